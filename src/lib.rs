@@ -1,0 +1,3 @@
+//! midwatch
+
+pub mod domain;
