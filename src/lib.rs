@@ -1,3 +1,5 @@
 //! midwatch
 
+#[macro_use]
 pub mod domain;
+pub mod store;
