@@ -26,6 +26,7 @@ impl fmt::Display for Place {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Fault {
     /// The file, relative to the configuration's folder where it lies in it.
+    #[serde(serialize_with = "lossy")]
     pub file: PathBuf,
     /// The line, counted from 1; none when the whole file or folder is meant.
     pub line: Option<usize>,
@@ -56,6 +57,11 @@ impl Fault {
     pub fn with_hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
     }
+}
+
+/// A path that is not UTF-8 must not make the report of the other faults fail.
+fn lossy<S: serde::Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&path.display())
 }
 
 impl fmt::Display for Fault {
@@ -147,7 +153,12 @@ mod tests {
             Fault::at(&place("midwatch.toml", 9), "late"),
             Fault::in_file("midwatch.toml", "there is no `[model]` table"),
         ]);
-        insta::assert_snapshot!(faults, @"");
-        insta::assert_snapshot!(serde_json::to_string(&faults.into_vec()[0]).unwrap(), @"");
+        insta::assert_snapshot!(faults, @"
+error: channels/telegram.toml:4: unknown key `chta`
+hint: did you mean `chat`?
+error: midwatch.toml: there is no `[model]` table
+error: midwatch.toml:9: late
+");
+        insta::assert_snapshot!(serde_json::to_string(&faults.into_vec()[0]).unwrap(), @r#"{"file":"channels/telegram.toml","line":4,"column":null,"message":"unknown key `chta`","hint":"did you mean `chat`?"}"#);
     }
 }

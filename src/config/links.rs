@@ -175,3 +175,78 @@ pub fn free_name(existing: &[impl AsRef<str>], wanted: &str) -> String {
     let numbered = (2_u32..).map(|number| format!("{base}-{number}"));
     std::iter::once(base.to_owned()).chain(numbered).find(|name| !taken(name)).unwrap_or_else(|| base.to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn link(name: &str, chat: i64) -> NewLink {
+        let allow = vec!["read_file".to_owned(), "write_file(a\"b)".to_owned()];
+        NewLink { name: name.to_owned(), chat, senders: vec![5], mention: Some(Mention::Always), allow }
+    }
+
+    #[test]
+    fn a_link_is_put_at_the_end_and_nothing_else_changes() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("telegram.toml");
+        let before =
+            "# mine\nkind   = 'telegram' # odd spacing\n\n[[link]]\nname = \"home\"\nchat = 5\n# the last word";
+        std::fs::write(&file, before).unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o640)).unwrap();
+        let other_way = dir.path().join("linked.toml");
+        std::os::unix::fs::symlink(&file, &other_way).unwrap();
+
+        assert_eq!(append_link(&other_way, &link("group", -100)).unwrap(), Appended::Written);
+        let after = std::fs::read_to_string(&file).unwrap();
+        assert!(after.starts_with(before));
+        insta::assert_snapshot!(after[before.len()..], @r#"
+
+
+[[link]]
+name = "group"
+chat = -100
+senders = [5]
+mention = "always"
+allow = ["read_file", 'write_file(a"b)']
+"#);
+        assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o640);
+        assert!(std::fs::symlink_metadata(&other_way).unwrap().is_symlink());
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2, "no temporary file is left");
+
+        let again = append_link(&file, &link("other", -100)).unwrap();
+        assert_eq!(again, Appended::Already { name: "group".to_owned() });
+        assert!(matches!(append_link(&file, &link("home", 7)), Err(AppendError::NameTaken { .. })));
+        assert!(matches!(append_link(&file, &link("Home", 7)), Err(AppendError::Invalid { .. })));
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), after);
+    }
+
+    #[test]
+    fn a_file_that_is_not_fit_stays_as_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("telegram.toml");
+        assert!(matches!(append_link(&file, &link("a", 1)), Err(AppendError::Read { .. })));
+        for text in ["kind = ", "link = [{ name = \"a\", chat = 1 }]\n", "[link]\n"] {
+            std::fs::write(&file, text).unwrap();
+            assert!(matches!(append_link(&file, &link("b", 2)), Err(AppendError::Unfit { .. })), "{text}");
+            assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn a_title_becomes_a_name_that_is_free() {
+        for (existing, wanted, expected) in [
+            (&["home"][..], "Home", "home-2"),
+            (&["home", "home-2"], "home", "home-3"),
+            (&[], "Family & Friends!", "family-friends"),
+            (&[], "Семья", "chat"),
+            (&["chat"], "", "chat-2"),
+            (&[], "A very long title of a group of people", "a-very-long-title-of-a-g"),
+        ] {
+            let name = free_name(existing, wanted);
+            assert_eq!(name, expected);
+            assert!(is_name(&name));
+        }
+    }
+}

@@ -24,11 +24,11 @@ pub const CHANNELS_MAX: usize = 32;
 /// # Errors
 /// All faults at once, by file and line. Calling again helps only after the files changed.
 pub fn load(home: &Home) -> Result<Config, Faults> {
-    let mut load = Load { home, files: Vec::new(), faults: Vec::new() };
+    let mut load = Load { home, files: Vec::new(), faults: Vec::new(), complete: true };
     let main = load.main();
-    let (telegram, complete) = load.channels();
+    let telegram = load.channels();
     load.schedules();
-    load.across(&telegram, complete, main.as_ref().and_then(|main| main.notify.as_ref()));
+    load.across(&telegram, main.as_ref().and_then(|main| main.notify.as_ref()));
     let Load { files, faults, .. } = load;
     match main {
         Some(Main { mut config, .. }) if faults.is_empty() => {
@@ -83,6 +83,8 @@ struct Load<'h> {
     home: &'h Home,
     files: Vec<PathBuf>,
     faults: Vec<Fault>,
+    /// Every link that stands in a channel file could be read, so that a name not among them means none.
+    complete: bool,
 }
 
 impl Load<'_> {
@@ -134,22 +136,20 @@ impl Load<'_> {
         paths
     }
 
-    /// The accounts, and whether every link of every file is among them.
-    fn channels(&mut self) -> (Vec<Telegram>, bool) {
+    fn channels(&mut self) -> Vec<Telegram> {
         let dir = self.home.channels_dir();
         let mut paths = self.listed(&dir);
         if paths.len() > CHANNELS_MAX {
             let message = format!("{} channel files are more than the {CHANNELS_MAX} that are read", paths.len());
             self.faults.push(Fault::in_file(self.shown(&dir), message));
             paths.truncate(CHANNELS_MAX);
+            self.complete = false;
         }
-        let count = paths.len();
-        let accounts: Vec<_> = paths.into_iter().filter_map(|path| self.channel(path)).collect();
-        let complete = accounts.len() == count;
-        (accounts, complete)
+        paths.into_iter().filter_map(|path| self.channel(path)).collect()
     }
 
     fn channel(&mut self, path: PathBuf) -> Option<Telegram> {
+        let complete = std::mem::replace(&mut self.complete, false);
         let text = self.text(&path)?;
         let shown = self.shown(&path);
         let (mut reader, root) = Reader::parse(&shown, &self.home.config, &text);
@@ -158,8 +158,12 @@ impl Load<'_> {
             self.faults
                 .push(Fault::in_file(&shown, "the file's name must be 1 to 32 of a-z, 0-9, - and _, then .toml"));
         }
+        let complete = complete && reader.is_whole();
         let account = read_telegram(&mut reader, root.get_ref(), name, path);
         self.faults.extend(reader.into_faults());
+        let written =
+            root.get_ref().get("link").and_then(|links| links.get_ref().as_array()).map_or(0, |links| links.len());
+        self.complete = complete && account.as_ref().is_some_and(|account| account.links.len() == written);
         account
     }
 
@@ -171,7 +175,7 @@ impl Load<'_> {
     }
 
     /// What no file can know alone: names, tokens, and the link that `notify` means.
-    fn across(&mut self, accounts: &[Telegram], complete: bool, notify: Option<&(String, Place)>) {
+    fn across(&mut self, accounts: &[Telegram], notify: Option<&(String, Place)>) {
         for (number, account) in accounts.iter().enumerate() {
             let earlier = accounts.iter().take(number);
             if let Some(twin) = earlier.clone().find(|earlier| earlier.token == account.token) {
@@ -197,8 +201,8 @@ impl Load<'_> {
             links.push(link);
         }
         let Some((name, place)) = notify else { return };
-        // A link in a file that could not be read may be the one that is meant.
-        if complete && !links.iter().any(|link| link.name == *name) {
+        // A link that could not be read may be the one that is meant.
+        if self.complete && !links.iter().any(|link| link.name == *name) {
             let names: Vec<_> = links.iter().map(|link| link.name.as_str()).collect();
             let hint = match nearest(name, names.iter().copied()) {
                 Some(near) => format!("did you mean `{near}`?"),
@@ -369,7 +373,7 @@ fn misplaced(workspace: &Path, home: &Home) -> Option<&'static str> {
     if workspace.components().any(|part| part == Component::ParentDir) {
         return Some("`path` must not contain `..`");
     }
-    let own = [&home.config, &home.state, &home.run, &home.prompt_dir()];
+    let own = [&home.config, &home.state, &home.run, &home.prompt_dir(), &home.data.join("blobs")];
     let within = own.iter().any(|own| workspace.starts_with(own));
     let around = own.iter().any(|own| own.starts_with(workspace)) || home.data.starts_with(workspace);
     (within || around).then_some("`path` must not hold midwatch's own folders, or lie in one")

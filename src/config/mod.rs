@@ -17,6 +17,8 @@ pub mod links;
 pub mod load;
 pub mod secret;
 mod tables;
+#[cfg(test)]
+mod tests;
 
 use std::path::PathBuf;
 

@@ -48,6 +48,11 @@ impl<'a> Reader<'a> {
         (reader, table)
     }
 
+    /// Whether the file was TOML from beginning to end.
+    pub(super) fn is_whole(&self) -> bool {
+        !self.broken
+    }
+
     /// The faults. A line that is no TOML has that one fault; whatever else it seemed to be is left out.
     pub(super) fn into_faults(self) -> Vec<Fault> {
         let mut kept: Vec<Fault> = Vec::new();
@@ -219,7 +224,7 @@ pub(super) trait Value: Sized {
     fn show(&self) -> Option<String>;
 }
 
-/// A table of the files, as [`table!`] defines it.
+/// A table of the files, as `table!` defines it.
 pub(super) trait Table: Sized {
     /// The names that may stand in it.
     const KEYS: &[&str];
@@ -247,8 +252,8 @@ macro_rules! plain_values {
 
 plain_values! {
     bool, "true or false";
-    u32, "a whole number, 0 or more";
-    u64, "a whole number, 0 or more";
+    u32, "a whole number above 0";
+    u64, "a whole number above 0";
     f64, "a number";
     String, "a text in quotes";
 }
@@ -455,9 +460,13 @@ macro_rules! table {
                 let shown = Self::default();
                 $(
                     $(text.push_str(concat!("#", $doc, "\n"));)+
+                    // A sample stands for a default that would not be accepted if it were written down.
+                    let sample = concat!($("# ", stringify!($key), " = ", $sample, "\n")?);
                     match Value::show(&shown.$key) {
-                        Some(value) => text.push_str(&format!("{} = {value}\n", stringify!($key))),
-                        None => text.push_str(concat!($("# ", stringify!($key), " = ", $sample, "\n")?)),
+                        Some(value) if sample.is_empty() => {
+                            text.push_str(&format!("{} = {value}\n", stringify!($key)));
+                        }
+                        _ => text.push_str(sample),
                     }
                 )*
                 text

@@ -189,7 +189,7 @@ table! {
     /// The files the agent works on.
     pub(super) struct WorkspaceKeys = "[workspace]\n" {
         /// Relative to the data folder, or absolute.
-        path: String = "workspace".to_owned(), if not_blank;
+        path: String = "workspace".to_owned(), if folder;
     }
 }
 
@@ -274,8 +274,17 @@ pub(super) const ROOT_KEYS: &[&str] = &[
     "console",
 ];
 
-fn not_blank(text: &String) -> Result<(), String> {
+fn not_blank(text: &str) -> Result<(), String> {
     if text.trim().is_empty() { Err("must not be empty".to_owned()) } else { Ok(()) }
+}
+
+fn folder(path: &str) -> Result<(), String> {
+    not_blank(path)?;
+    if path.starts_with(['~', '$']) {
+        Err("must be a path as it is: `~` and `$` are not expanded".to_owned())
+    } else {
+        Ok(())
+    }
 }
 
 /// Whether `text` can name a link or a channel file.
@@ -303,7 +312,7 @@ fn turn_secs(secs: &Option<u64>) -> Result<(), String> {
 }
 
 /// A URL to which a path can be added. The message does not quote it: people paste keys into URLs.
-fn http_url(text: &String) -> Result<(), String> {
+fn http_url(text: &str) -> Result<(), String> {
     let url = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
     match url {
         None => Err("must be a URL that begins with http:// or https://".to_owned()),
@@ -321,7 +330,7 @@ fn http_url(text: &String) -> Result<(), String> {
 pub(super) const IN_CLEAR: &str =
     "must begin with https://, or a secret would travel in clear; plain http is for this machine alone";
 
-fn private_url(text: &String) -> Result<(), String> {
+fn private_url(text: &str) -> Result<(), String> {
     http_url(text)?;
     if keeps_secrets(text) { Ok(()) } else { Err(IN_CLEAR.to_owned()) }
 }
@@ -333,4 +342,28 @@ pub(super) fn keeps_secrets(text: &str) -> bool {
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
     let local = host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback());
     url.scheme() == "https" || local
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_travels_encrypted_or_stays_on_this_machine() {
+        for (url, kept) in [
+            ("https://api.telegram.org", true),
+            ("http://localhost:8081", true),
+            ("http://127.0.0.1:8081/v1", true),
+            ("http://127.9.9.9", true),
+            ("http://2130706433", true),
+            ("http://[::1]:8081", true),
+            ("http://api.telegram.org", false),
+            ("http://localhost.example.org", false),
+            ("http://127.0.0.1.example.org", false),
+            ("http://[::ffff:10.0.0.1]", false),
+            ("http://0.0.0.0", false),
+        ] {
+            assert_eq!(private_url(url).is_ok(), kept, "{url}");
+        }
+    }
 }

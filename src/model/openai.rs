@@ -100,8 +100,7 @@ impl OpenAi {
         url.set_path(&path);
         url.set_fragment(None);
         // Newer models of OpenAI refuse the old name; the compatible servers know only the old one.
-        let limit_key =
-            if url.host_str() == Some("api.openai.com") { "max_completion_tokens" } else { "max_tokens" };
+        let limit_key = if url.host_str() == Some("api.openai.com") { "max_completion_tokens" } else { "max_tokens" };
         let mut client = Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
             .redirect(redirect::Policy::none())
@@ -209,7 +208,8 @@ async fn read_stream(
         if data.is_empty() {
             continue;
         }
-        let chunk: Value = serde_json::from_str(data).map_err(|_| teller.network("the answer holds what is no JSON"))?;
+        let chunk: Value =
+            serde_json::from_str(data).map_err(|_| teller.network("the answer holds what is no JSON"))?;
         if answer.take_chunk(&chunk, on_text).map_err(|fault| tell(fault, teller))? {
             quiet.set(sleep(stall));
         }

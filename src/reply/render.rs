@@ -11,6 +11,7 @@
 //! One pass over flat events, no recursion: 100,000 nested quotes cost as much as 100,000 words.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 
 use pulldown_cmark::{Alignment, CodeBlockKind, Event, LinkType, Options, Parser, Tag as Markdown, TagEnd};
 use unicode_segmentation::UnicodeSegmentation;
@@ -31,7 +32,12 @@ pub(super) fn telegram(markdown: &str) -> Rich {
     let source = clean(markdown);
     let options = Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH | Options::ENABLE_TASKLISTS;
     let mut pen = Pen::new();
-    for event in Parser::new_ext(&source, options) {
+    let mut parser = Parser::new_ext(&source, options);
+    let mut linked = HashSet::new();
+    for event in parser.by_ref() {
+        if let Event::Start(Markdown::Link { dest_url, .. } | Markdown::Image { dest_url, .. }) = &event {
+            linked.insert(dest_url.clone());
+        }
         match event {
             Event::Start(tag) => pen.start(tag),
             Event::End(tag) => pen.end(tag),
@@ -47,6 +53,15 @@ pub(super) fn telegram(markdown: &str) -> Rich {
             // Extensions that are off.
             Event::InlineMath(text) | Event::DisplayMath(text) | Event::FootnoteReference(text) => pen.words(&text),
         }
+    }
+    // Markdown hides `[1]: https://…`; where no link used it, it is a list of sources that a reader would miss.
+    let mut unused: Vec<_> = parser.reference_definitions().iter().map(|(_, definition)| definition).collect();
+    unused.retain(|definition| !linked.contains(&definition.dest));
+    unused.sort_by_key(|definition| definition.span.start);
+    pen.part(2);
+    for definition in unused {
+        pen.words(source.get(definition.span.clone()).unwrap_or_default().trim());
+        pen.part(1);
     }
     pen.rich
 }
@@ -154,7 +169,7 @@ impl Pen {
                 self.open.pop();
                 self.indents.pop();
                 self.block = self.spot();
-                self.part(self.block_gap());
+                self.end_blocks();
             }
             TagEnd::CodeBlock => {
                 if let Some((language, content)) = self.code.take() {
@@ -163,7 +178,7 @@ impl Pen {
             }
             TagEnd::List(_) => {
                 self.lists.pop();
-                self.part(self.block_gap());
+                self.end_blocks();
             }
             TagEnd::Item => {
                 self.write_lead();
@@ -232,6 +247,12 @@ impl Pen {
         if self.lead.is_none() && !self.is_fresh {
             self.owed = self.owed.max(breaks);
         }
+    }
+
+    /// After a quote or list the gap is that of what it stands in, whatever the last block in it asked for.
+    fn end_blocks(&mut self) {
+        self.part(self.block_gap());
+        self.owed = self.owed.min(self.block_gap());
     }
 
     /// Line breaks around a block: a blank line, but none within a list.
@@ -356,7 +377,9 @@ impl Pen {
 
     fn end_target(&mut self) {
         let Some(target) = self.targets.pop() else { return };
-        let text = self.written().get(target.from..).unwrap_or_default().trim();
+        let text = self.written().get(target.from..).unwrap_or_default();
+        // No address is that long, and images nest: trimming the same blanks on every level would be quadratic.
+        let text = if text.len() <= HREF_MAX_BYTES { text.trim() } else { text };
         let is_empty = text.is_empty();
         let says_it_all = target.kind == LinkType::Email
             || text == target.shown
@@ -515,9 +538,11 @@ impl Table {
 
 /// How many columns of a monospace font a text takes: two for the wide characters of East Asia and emoji.
 fn columns_of(text: &str) -> usize {
-    let is_wide = |c: char| matches!(c, '\u{1100}'..='\u{115f}' | '\u{2e80}'..='\u{a4cf}' | '\u{ac00}'..='\u{d7a3}'
+    let is_wide = |c: char| {
+        matches!(c, '\u{1100}'..='\u{115f}' | '\u{2e80}'..='\u{a4cf}' | '\u{ac00}'..='\u{d7a3}'
         | '\u{f900}'..='\u{faff}' | '\u{fe30}'..='\u{fe6f}' | '\u{ff00}'..='\u{ff60}' | '\u{1f300}'..='\u{1faff}'
-        | '\u{20000}'..='\u{3ffff}');
+        | '\u{20000}'..='\u{3ffff}')
+    };
     text.graphemes(true).map(|grapheme| if grapheme.starts_with(is_wide) { 2 } else { 1 }).sum()
 }
 
@@ -530,8 +555,158 @@ mod tests {
         rich.html(0..rich.text().len())
     }
 
+    const SAMPLE: &str = r#"# Results *for* `midwatch`
+
+The **build** is _green_ & <b>fast</b>;
+see [the log](https://ci.example.org/run?id=7&full=1) or ~~wait~~.
+- [x] tests
+- [ ] docs
+  1. guide
+  2. reference
+
+     More on it,
+     in two lines.
+- plain
+
+> Quoted **words**
+>
+> - in a list
+>
+> > and deeper
+> > still
+
+```rust
+fn main() {
+    println!("<&>");
+}
+```
+
+| Name | Qty |
+|:-----|----:|
+| `apple` | 3 |
+| 梨 | 12 |
+
+***
+![a chart](https://img.example.org/c.png)
+"#;
+
     #[test]
     fn an_answer_of_every_kind() {
-        insta::assert_snapshot!(html(include_str!("/tmp/h-reply/sample.md")));
+        insta::assert_snapshot!(html(SAMPLE), @r#"
+<b>Results <i>for</i> </b><code>midwatch</code>
+
+The <b>build</b> is <i>green</i> &amp; &lt;b&gt;fast&lt;/b&gt;;
+see <a href="https://ci.example.org/run?id=7&amp;full=1">the log</a> or <s>wait</s>.
+
+☑ tests
+☐ docs
+  1. guide
+
+  2. reference
+
+     More on it,
+     in two lines.
+• plain
+
+<blockquote>Quoted <b>words</b>
+
+• in a list
+
+&gt; and deeper
+&gt; still</blockquote>
+
+<pre><code class="language-rust">fn main() {
+    println!(&quot;&lt;&amp;&gt;&quot;);
+}</code></pre>
+
+<pre>Name  | Qty
+------+----
+apple |   3
+梨    |  12</pre>
+
+———
+
+a chart (https://img.example.org/c.png)
+"#);
+    }
+
+    #[test]
+    fn words_and_blocks() {
+        for (name, markdown, expected) in [
+            ("text is escaped", "a < b && \"c\" > d &lt;", "a &lt; b &amp;&amp; &quot;c&quot; &gt; d &lt;"),
+            ("a blank line between paragraphs", "a\n\n\n\nb", "a\n\nb"),
+            ("line breaks stay", "a\nb\r\nc\rd  \ne", "a\nb\nc\nd\ne"),
+            ("control characters go", "a\u{0}b\u{1b}[1mc&#7;\td", "ab[1mc\td"),
+            ("emphasis over lines", "**a\nb**", "<b>a\nb</b>"),
+            ("emphasis in its like", "**a __b__ c**", "<b>a b c</b>"),
+            ("code within emphasis", "**a `b<` c**", "<b>a </b><code>b&lt;</code><b> c</b>"),
+            ("code of blanks", "a `  ` b", "a    b"),
+            ("an empty heading", "#\n\na", "a"),
+            ("HTML is text", "<p>\nx\n</p>\n\ny<br>", "&lt;p&gt;\nx\n&lt;/p&gt;\n\ny&lt;br&gt;"),
+            ("a list after words", "a\n- b\n- c", "a\n\n• b\n• c"),
+            ("numbers go on", "7. a\n8. b\n\nc", "7. a\n8. b\n\nc"),
+            ("an empty item", "- a\n-\n- b", "• a\n• \n• b"),
+            ("a list in a marker's line", "- 1. a\n  2. b", "• 1. a\n  2. b"),
+            ("code in an item", "- ```\n  ls\n  ```\n- b", "• \n<pre>ls</pre>\n• b"),
+            ("a quote in an item", "- > a\n- b", "• \n<blockquote>a</blockquote>\n• b"),
+            ("a quote of quotes", "> > a\n\nb", "<blockquote>&gt; a</blockquote>\n\nb"),
+            ("two quotes", "> a\n\n> b", "<blockquote>a</blockquote>\n\n<blockquote>b</blockquote>"),
+            ("an empty quote", ">\n\na", "a"),
+            ("code in a quote", "> ```\n> a\n>\n> b\n> ```", "<blockquote><pre>a\n\nb</pre></blockquote>"),
+            ("an odd language", "```a\"b\nx\n```", "<pre>x</pre>"),
+            ("a language with more", "```c++,ignore\nx\n```", "<pre><code class=\"language-c++\">x</code></pre>"),
+            ("an empty block", "a\n```\n\n```\nb", "a\n\nb"),
+            ("an open block", "```\na\n b", "<pre>a\n b</pre>"),
+            ("a table without a head", "| | |\n|-|-:|\n|a|b|\n|c|", "<pre>a | b\nc</pre>"),
+            ("a wide table is not blown up", &wide_table(), "<pre>"),
+        ] {
+            let html = html(markdown);
+            if expected == "<pre>" {
+                assert!(html.starts_with(expected) && html.len() < 12 * markdown.len(), "{name}: {}", html.len());
+            } else {
+                assert_eq!(html, expected, "{name}");
+            }
+        }
+    }
+
+    fn wide_table() -> String {
+        let head = format!("|{}\n|{}\n", format!("{}|", "x".repeat(40)).repeat(50), "-|".repeat(50));
+        head + &format!("{}y\n", "|".repeat(50)).repeat(500)
+    }
+
+    #[test]
+    fn links_say_where_they_lead() {
+        for (name, markdown, expected) in [
+            ("a link", "[t](https://a.example/x \"title\")", "<A>t</a>"),
+            ("formatting in it", "**[t *u* `v`](https://a.example/x)**", "<b><A>t <i>u</i> v</a></b>"),
+            ("no text", "[](https://a.example/x)", "<A>https://a.example/x</a>"),
+            ("its own address", "<https://a.example/x>", "<A>https://a.example/x</a>"),
+            ("the same host", "[www.A.example](https://a.example/x)", "<A>www.A.example</a>"),
+            ("another host", "[http://b.c/](https://a.example/x)", "<A>http://b.c/</a> (https://a.example/x)"),
+            ("a bare host", "[go: b.example!](https://a.example/x)", "<A>go: b.example!</a> (https://a.example/x)"),
+            ("a user like a host", "[a.b](tg://a.b@c)", "a.b (tg://a.b@c)"),
+            ("no host", "[Node.js e.g. 1.2.3](https://a.example/x)", "<A>Node.js e.g. 1.2.3</a>"),
+            ("a chat", "[t](tg://user?id=7)", "<a href=\"tg://user?id=7\">t</a>"),
+            ("no dot in the host", "[t](http://localhost:80/)", "t (http://localhost:80/)"),
+            ("a script", "[t](javascript:alert(1))", "t (javascript:alert(1))"),
+            ("a file", "[t](src/main.rs)", "t (src/main.rs)"),
+            ("nowhere", "[t]()", "t"),
+            ("mail", "[Ann](mailto:ann@a.example)", "Ann (ann@a.example)"),
+            ("a mail address", "<ann@a.example>", "&lt;ann@a.example&gt;"),
+            ("an image", "![alt *text*](https://a.example/x)", "alt <i>text</i> (https://a.example/x)"),
+            ("an image without words", "![](https://a.example/x)", "https://a.example/x"),
+            ("an image of data", "![p](data:image/png;base64,<D>)", "p (data:image/png;base64,<H>…)"),
+            ("in a table", "|a|\n|-|\n|[t](ftp://a)|", "<pre>a\n-----------\nt (ftp://a)</pre>"),
+            ("a quote mark", "[t](https://a.b/?\"&<)", "<a href=\"https://a.b/?&quot;&amp;&lt;\">t</a>"),
+            ("a reference", "[t][1] u\n\n[1]: https://a.example/x", "<A>t</a> u"),
+            ("sources", "t\n\n[2]: ftp://b\n[1]: ftp://a\n\nu", "t\n\nu\n\n[2]: ftp://b\n[1]: ftp://a"),
+        ] {
+            let markdown = markdown.replace("<D>", &"D".repeat(9_000));
+            let expected = expected.replace("<A>", "<a href=\"https://a.example/x\">").replace("<H>", &"D".repeat(31));
+            assert_eq!(html(&markdown), expected, "{name}");
+        }
+        assert!(misleads("a.example", "https://a.example@b.example/"));
+        let long = format!("https://a.example/{}", "x".repeat(HREF_MAX_BYTES));
+        assert_eq!(html(&format!("[t]({long})")), format!("t ({long})"), "too long for a tag");
     }
 }

@@ -62,14 +62,14 @@ pub fn run(root: &Root, args: &Args, cancel: &Cancel<'_>) -> Result<String, Tool
     }
     let mut window = Window::new(first, limit);
     let stream = stream_text(&mut opened.file, FILE_MAX_BYTES, cancel, |text| window.take(text));
-    let (read, grew) = match stream {
+    let grew = match stream {
         Ok(done) => done,
         Err(Broken::Cancelled) => return Err(ToolFailure::Cancelled),
         Err(Broken::Io(source)) => return Err(ToolFailure::Io { path: args.path.clone(), source }),
         Err(Broken::NotText) => return Err(ToolFailure::NotText { path: args.path.clone(), bytes: opened.bytes }),
     };
-    if read == 0 {
-        return Ok(format!("[{} is empty: 0 bytes]", quoted(&args.path)));
+    if window.lines == 0 {
+        return Ok(format!("[{} is empty: 0 bytes]\n", quoted(&args.path)));
     }
     window.finish(&args.path, grew)
 }
@@ -81,16 +81,16 @@ enum Broken {
     NotText,
 }
 
-/// Hands the file's text on in pieces, at most `limit` bytes of it. Gives the bytes read, and whether there were more:
-/// a file that grows while we read would otherwise keep us for ever.
+/// Hands the file's text on in pieces, at most `limit` bytes of it, and says whether there were more: a file that
+/// grows while we read would otherwise keep us for ever.
 fn stream_text(
     file: &mut impl Read,
     limit: u64,
     cancel: &Cancel<'_>,
     mut take: impl FnMut(&str),
-) -> Result<(u64, bool), Broken> {
+) -> Result<bool, Broken> {
     let mut buffer = vec![0; 64 * 1024];
-    let (mut kept, mut total) = (0, 0);
+    let (mut kept, mut total, mut at_start) = (0, 0, true);
     loop {
         if cancel() {
             return Err(Broken::Cancelled);
@@ -115,9 +115,10 @@ fn stream_text(
         };
         let text = std::str::from_utf8(&filled[..whole]).map_err(|_| Broken::NotText)?;
         // A byte order mark is no part of the first line.
-        take(if total == fresh as u64 { text.strip_prefix('\u{feff}').unwrap_or(text) } else { text });
+        take(if at_start { text.strip_prefix('\u{feff}').unwrap_or(text) } else { text });
+        at_start &= text.is_empty();
         if got == 0 || grew {
-            return Ok((total, grew));
+            return Ok(grew);
         }
         kept = filled.len() - whole;
         buffer.copy_within(whole..whole + kept, 0);
@@ -252,34 +253,54 @@ mod tests {
 
     #[test]
     fn a_window_of_lines_says_how_to_go_on() {
-        insta::assert_snapshot!(reading(b"one\ntwo\n", None, None), @"");
-        insta::assert_snapshot!(reading(b"one\ntwo", None, None), @"");
-        insta::assert_snapshot!(reading(numbered(1_205).as_bytes(), 3, 2), @"");
-        insta::assert_snapshot!(reading(numbered(5).as_bytes(), 4, 1), @"");
-        insta::assert_snapshot!(reading(numbered(5).as_bytes(), 4, 9), @"");
+        insta::assert_snapshot!(reading(b"one\ntwo\n", None, None), @r"
+        one
+        two
+        ");
+        insta::assert_snapshot!(reading(b"one\ntwo", None, None), @r"
+        one
+        two
+        ");
+        insta::assert_snapshot!(reading(numbered(1_205).as_bytes(), 3, 2), @r"
+        line 3
+        line 4
+        [… 1,201 more lines; go on with offset = 5]
+        ");
+        insta::assert_snapshot!(reading(numbered(5).as_bytes(), 4, 1), @r"
+        line 4
+        [… 1 more line; go on with offset = 5]
+        ");
+        insta::assert_snapshot!(reading(numbered(5).as_bytes(), 4, 9), @r"
+        line 4
+        line 5
+        ");
         let all = reading(numbered(3_200).as_bytes(), None, None);
-        insta::assert_snapshot!(all.lines().skip(1_999).collect::<Vec<_>>().join("\n"), @"");
+        insta::assert_snapshot!(all.lines().skip(1_999).collect::<Vec<_>>().join("\n"), @r"
+        line 2000
+        [… 1,200 more lines; go on with offset = 2001]
+        ");
     }
 
     #[test]
     fn what_gives_no_lines_says_why() {
-        insta::assert_snapshot!(reading(b"", None, None), @"");
-        insta::assert_snapshot!(reading(b"one\ntwo\nthree\n", 10, None), @"");
-        insta::assert_snapshot!(reading(b"one\n", 0, None), @"");
-        insta::assert_snapshot!(reading(b"one\n\0two", None, None), @"");
-        insta::assert_snapshot!(reading(b"caf\xe9", None, None), @"");
-        insta::assert_snapshot!(reading(b"cut \xe2\x82", None, None), @"");
-        insta::assert_snapshot!(reading(&vec![b'a'; 16 * 1024 * 1024 + 1], None, None), @"");
+        insta::assert_snapshot!(reading(b"", None, None), @"[`a.md` is empty: 0 bytes]");
+        assert_eq!(reading("\u{feff}".as_bytes(), None, None), reading(b"", None, None));
+        insta::assert_snapshot!(reading(b"one\ntwo\nthree\n", 10, None), @"error: `a.md` has 3 lines; offset = 10 is beyond its end");
+        insta::assert_snapshot!(reading(b"one\n", 0, None), @"error: offset and limit count from 1");
+        insta::assert_snapshot!(reading(b"one\n\0two", None, None), @"error: `a.md` is no UTF-8 text (8 B), so it cannot be read here; choose another file");
+        insta::assert_snapshot!(reading(b"caf\xe9", None, None), @"error: `a.md` is no UTF-8 text (4 B), so it cannot be read here; choose another file");
+        insta::assert_snapshot!(reading(b"cut \xe2\x82", None, None), @"error: `a.md` is no UTF-8 text (6 B), so it cannot be read here; choose another file");
+        insta::assert_snapshot!(reading(&vec![b'a'; 16 * 1024 * 1024 + 1], None, None), @"error: `a.md` has 16.0 MiB, and only files up to 16.0 MiB are read; work with a smaller file");
         let home = tempfile::tempdir().unwrap();
         symlink("b", home.path().join("link")).unwrap();
         fs::create_dir(home.path().join("notes")).unwrap();
         let root = Root::open(home.path()).unwrap();
         let failure = |path: &str| run(&root, &args(path, None, None), GO_ON).unwrap_err().to_string();
-        insta::assert_snapshot!(failure("none.md"), @"");
-        insta::assert_snapshot!(failure("../x"), @"");
-        insta::assert_snapshot!(failure("link"), @"");
-        insta::assert_snapshot!(failure("notes"), @"");
-        insta::assert_snapshot!(failure("a\u{1b}b"), @"");
+        insta::assert_snapshot!(failure("none.md"), @"`none.md` is not in the workspace; list_files shows what is");
+        insta::assert_snapshot!(failure("../x"), @"`../x` is refused: paths are relative to the workspace, without `..` and `~`; write one like notes/today.md");
+        insta::assert_snapshot!(failure("link"), @"`link` is refused: it is or leads through a symbolic link, and links are not followed; use the real path");
+        insta::assert_snapshot!(failure("notes"), @"`notes` is refused: it is a directory; list_files shows what is in it");
+        insta::assert_snapshot!(failure("a\u{1b}b"), @r"the path `a\u{1b}b` holds control characters");
         let stopped = run(&root, &args("none.md", None, None), &|| true);
         assert!(matches!(stopped, Err(ToolFailure::NotFound { .. })));
     }
@@ -306,8 +327,8 @@ mod tests {
         let page = reading(format!("first\n{}\nlast\n", "é".repeat(100_000)).as_bytes(), None, None);
         let lines: Vec<&str> = page.lines().collect();
         assert_eq!((lines[0], lines[2], lines[1].chars().filter(|c| *c == 'é').count()), ("first", "last", 4_096));
-        insta::assert_snapshot!(lines[1].trim_start_matches('é'), @"");
-        insta::assert_snapshot!(lines[3], @"");
+        insta::assert_snapshot!(lines[1].trim_start_matches('é'), @" [… 191,808 bytes more of this line]");
+        insta::assert_snapshot!(lines[3], @"[1 line was cut at 8,192 bytes]");
     }
 
     #[test]
@@ -321,7 +342,7 @@ mod tests {
         }
         let mut got = String::new();
         let done = stream_text(&mut Drip("\u{feff}aé€😀\n".as_bytes()), 99, GO_ON, |text| got.push_str(text));
-        assert!(matches!(done, Ok((14, false))));
+        assert!(matches!(done, Ok(false)));
         assert_eq!(got, "aé€😀\n");
     }
 
@@ -329,9 +350,14 @@ mod tests {
     fn a_file_that_grows_while_it_is_read_has_an_end() {
         let mut lines = Window::new(1, 1);
         let done = stream_text(&mut std::io::repeat(b'a'), 1_000_000, GO_ON, |text| lines.take(text));
-        assert!(matches!(done, Ok((1_000_000, true))));
+        assert!(matches!(done, Ok(true)));
+        assert_eq!(lines.current, 1_000_000);
         let text = lines.finish("a.log", true).unwrap();
-        insta::assert_snapshot!(text.trim_start_matches('a'), @"");
+        insta::assert_snapshot!(text.trim_start_matches('a'), @r"
+         [… 991,808 bytes more of this line]
+        [1 line was cut at 8,192 bytes]
+        [the file grew while it was read; nothing after 16.0 MiB was read]
+        ");
     }
 
     #[test]
@@ -349,12 +375,35 @@ mod tests {
             return println!("skipped, this file system has no such files: {err}");
         }
         let root = Root::open(home.path()).unwrap();
-        insta::assert_snapshot!(run(&root, &args("huge", None, None), GO_ON).unwrap_err(), @"");
+        insta::assert_snapshot!(run(&root, &args("huge", None, None), GO_ON).unwrap_err(), @"`huge` has 1.0 TiB, and only files up to 16.0 MiB are read; work with a smaller file");
     }
 
     #[test]
     fn the_schema_is_small_and_knows_no_other_arguments() {
-        insta::assert_snapshot!(serde_json::to_string_pretty(&schema()).unwrap(), @"");
+        assert_eq!(
+            schema(),
+            serde_json::json!({
+                "type": "object",
+                "additionalProperties": false,
+                "required": ["path"],
+                "properties": {
+                    "limit": {
+                        "description": "How many lines to read. Default 2000.",
+                        "minimum": 1,
+                        "type": "integer",
+                    },
+                    "offset": {
+                        "description": "First line to read, counted from 1. Default 1.",
+                        "minimum": 1,
+                        "type": "integer",
+                    },
+                    "path": {
+                        "description": "Path of the file, relative to the workspace: notes/today.md",
+                        "type": "string",
+                    },
+                },
+            })
+        );
         assert!(serde_json::from_str::<Args>(r#"{"path": "a", "follow": true}"#).is_err());
         assert_eq!(serde_json::from_str::<Args>(r#"{"path": "a", "offset": null}"#).unwrap(), args("a", None, None));
     }
@@ -416,10 +465,6 @@ mod tests {
                 swap("file", "link");
                 swap("other", "hard");
                 swaps += 1;
-                // More often, and the readers' time slices make this a test of minutes.
-                if swaps % 32 == 0 {
-                    std::thread::yield_now();
-                }
             }
             over.store(true, Ordering::Relaxed);
             assert!(met(), "after {swaps} swaps: {tallies:?}");

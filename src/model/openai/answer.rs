@@ -196,15 +196,12 @@ impl Answer {
         let draft = self.calls.get(at)?;
         let other_id = !id.is_empty() && !draft.id.is_empty() && draft.id != id;
         let could_be_done = draft.arguments.trim().is_empty() || draft.is_whole();
-        let other_name = index.is_none() && name != draft.name;
+        let without_index = index.is_none();
         let begins = !name.is_empty()
-            && ((could_be_done && (other_id || other_name)) || (draft.is_whole() && !arguments.trim().is_empty()));
+            && ((other_id && (could_be_done || without_index))
+                || (name != draft.name && could_be_done && without_index)
+                || (!arguments.trim().is_empty() && draft.is_whole()));
         (!begins).then_some(at)
-    }
-
-    /// Whether the server has said why it stopped.
-    pub(super) fn is_finished(&self) -> bool {
-        self.reason.is_some()
     }
 
     /// The complete answer; nothing while the server has not said that it is one.
@@ -337,6 +334,16 @@ mod tests {
                 vec![("read", r#"{"p":1}"#), ("read", r#"{"p":2}"#)],
             ),
             (
+                "interleaved, without an index",
+                vec![
+                    part(none(), json!("a"), json!("read"), json!("{\"p\"")),
+                    part(none(), json!("b"), json!("list"), json!("{\"q\"")),
+                    part(none(), json!("a"), none(), json!(":1}")),
+                    part(none(), none(), none(), json!(":2}")),
+                ],
+                vec![("read", r#"{"p":1}"#), ("list", r#"{"q":2}"#)],
+            ),
+            (
                 "without index and id",
                 vec![
                     part(none(), none(), json!("read"), json!("{\"p\"")),
@@ -387,7 +394,11 @@ mod tests {
                 vec![("read", r#"{"p":1}"#)],
             ),
             ("no arguments", vec![part(json!(0), json!("a"), json!("time"), none())], vec![("time", "{}")]),
-            ("cut, though it claims otherwise", vec![part(json!(0), none(), json!("w"), json!("{\"p"))], vec![("w", "{\"p")]),
+            (
+                "cut, though it claims otherwise",
+                vec![part(json!(0), none(), json!("w"), json!("{\"p"))],
+                vec![("w", "{\"p")],
+            ),
             ("no object", vec![part(json!(0), none(), json!("w"), json!("[1]"))], vec![("w", "[1]")]),
             ("more than an object", vec![part(json!(0), none(), json!("w"), json!("{}{}"))], vec![("w", "{}{}")]),
             ("nothing at all", vec![json!({"tool_calls": [{}, null, 5]}), json!({"tool_calls": null})], vec![]),
@@ -413,11 +424,22 @@ mod tests {
             ("a filter", vec![text(), call()], "content_filter", Finish::Refused, "a", 0),
             ("a refusal", vec![refusal()], "stop", Finish::Refused, "no", 0),
             ("a refusal after words", vec![text(), refusal()], "stop", Finish::Refused, "a\n\nno", 0),
-            ("content in parts", vec![json!({"content": [{"type": "text", "text": "p"}]})], "stop", Finish::Stop, "p", 0),
+            (
+                "content in parts",
+                vec![json!({"content": [{"type": "text", "text": "p"}]})],
+                "stop",
+                Finish::Stop,
+                "p",
+                0,
+            ),
             ("only thoughts", vec![json!({"content": null, "reasoning_content": "hm"})], "stop", Finish::Stop, "", 0),
         ] {
             let attempt = made(&deltas, reason);
-            assert_eq!((attempt.finish, &*attempt.text, attempt.calls.len()), (finish, expected_text, expected_calls), "{name}");
+            assert_eq!(
+                (attempt.finish, &*attempt.text, attempt.calls.len()),
+                (finish, expected_text, expected_calls),
+                "{name}"
+            );
         }
         // B115: cut at the limit, nothing is not the same as no arguments.
         assert_eq!(made(&[bare()], "length").calls[0].arguments, Err(String::new()));
@@ -473,7 +495,8 @@ mod tests {
             answer.take_whole(&completion, &|_| {}).map(|()| answer.finish())
         };
         let call = |arguments: Value| json!({"function": {"name": "read", "arguments": arguments}});
-        let message = json!({"content": null, "tool_calls": [call(json!("{}")), call(json!({"p": 1})), call(json!(""))]});
+        let message =
+            json!({"content": null, "tool_calls": [call(json!("{}")), call(json!({"p": 1})), call(json!(""))]});
         let usage = json!({"prompt_tokens": 9, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 5}});
         let whole = json!({"choices": [{"message": message, "finish_reason": "tool_calls"}], "usage": usage});
         let attempt = take(whole).unwrap().unwrap();

@@ -33,8 +33,7 @@ pub(super) fn of(request: &Request, model: &str, limit_key: &str) -> Value {
     });
     if !request.tools.is_empty() {
         let tools = request.tools.iter().map(|tool| {
-            let function =
-                json!({"name": tool.name, "description": tool.description, "parameters": tool.parameters});
+            let function = json!({"name": tool.name, "description": tool.description, "parameters": tool.parameters});
             json!({"type": "function", "function": function})
         });
         body["tools"] = tools.collect();
@@ -162,11 +161,7 @@ mod tests {
             (
                 "made-up names",
                 Role::Assistant,
-                vec![
-                    proposal(1, "rm -rf", json!({})),
-                    proposal(2, "", json!({})),
-                    proposal(3, &long, json!({})),
-                ],
+                vec![proposal(1, "rm -rf", json!({})), proposal(2, "", json!({})), proposal(3, &long, json!({}))],
                 json!([{"role": "assistant", "content": null, "tool_calls": [
                     call("call-4-1", "rm_-rf", "{}"),
                     call("call-4-2", "unnamed", "{}"),

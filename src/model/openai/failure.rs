@@ -223,7 +223,11 @@ mod tests {
             (400, r#"{"error":{"message":"bad role","type":"invalid_request_error"}}"#, BadRequest),
             (422, r#"{"detail":[{"msg":"field required"}]}"#, BadRequest),
             (400, r#"{"error":{"message":"x","code":"context_length_exceeded"}}"#, ContextTooLong),
-            (400, r#"{"error":{"code":400,"message":"the request exceeds the available context size"}}"#, ContextTooLong),
+            (
+                400,
+                r#"{"error":{"code":400,"message":"the request exceeds the available context size"}}"#,
+                ContextTooLong,
+            ),
             (400, r#"{"error":{"code":400,"message":"x","type":"exceed_context_size_error"}}"#, ContextTooLong),
             (400, r#"{"object":"error","message":"This model's maximum context length is 9"}"#, ContextTooLong),
             (400, r#"{"error":"prompt is too long"}"#, ContextTooLong),

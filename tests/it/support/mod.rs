@@ -16,12 +16,14 @@
     reason = "a harness offers more than today's tests use, and a broken harness may only panic"
 )]
 
-//D pub(crate) mod daemon;
-//H pub(crate) mod home;
+pub(crate) mod daemon;
+pub(crate) mod home;
 pub(crate) mod model;
 pub(crate) mod net;
-//O pub(crate) mod oracle;
+pub(crate) mod oracle;
 pub(crate) mod telegram;
+#[cfg(test)]
+mod tests;
 
 use std::time::Duration;
 

@@ -293,7 +293,8 @@ async fn serve(
     match (method.as_str(), uri.path()) {
         ("POST", "/v1/chat/completions") => {}
         ("GET", "/v1/models") => {
-            let list = json!({ "object": "list", "data": [{ "id": NAME, "object": "model", "created": 1, "owned_by": "x" }] });
+            let list =
+                json!({ "object": "list", "data": [{ "id": NAME, "object": "model", "created": 1, "owned_by": "x" }] });
             return typed(StatusCode::OK, list.to_string());
         }
         (method, path) => {
@@ -312,14 +313,14 @@ async fn serve(
     let body = parsed.unwrap_or_default();
     let size = body["messages"].to_string().chars().count() + body["tools"].to_string().chars().count();
     let tokens = size as u64 / 4;
-    let (seq, window) = all.change(|state| {
+    let (seq, window, releases) = all.change(|state| {
         let seq = state.requests.len();
         let at = now().duration_since(state.started);
         state.violations.extend(complaint.iter().map(|why| format!("request {seq}: {why}")));
         state.requests.push(Request { seq, at, body, tokens, refused: complaint.clone(), end: End::Open });
         state.at_work += 1;
         state.most_at_work = state.most_at_work.max(state.at_work);
-        (seq, state.window)
+        (seq, state.window, state.releases)
     });
     let work = Work { all: Arc::clone(&all), seq };
     if bearer != Some(&format!("Bearer {KEY}")) {
@@ -339,23 +340,18 @@ async fn serve(
         work.end(End::Answered);
         return error(400, "invalid_request_error", &why, "context_length_exceeded");
     }
-    let (request, reply, script) = all.change(|state| {
-        (state.requests[seq].clone(), state.queue.pop_front(), state.script.clone())
-    });
+    let (request, reply, script) =
+        all.change(|state| (state.requests[seq].clone(), state.queue.pop_front(), state.script.clone()));
     let reply = reply.or_else(|| script.map(|script| script(&request)));
     let reply = reply.unwrap_or_else(|| Reply::text(&format!("echo: {}", request.last_user())));
+    if reply.held {
+        // Counted from the moment the request was seen, so that a test that saw it can let it go at once.
+        all.until(|state| (state.releases > releases).then_some(())).await;
+    }
     say(work, wire, &request, reply).await
 }
 
-async fn released(all: &All) {
-    let before = all.look(|state| state.releases);
-    all.until(|state| (state.releases > before).then_some(())).await;
-}
-
 async fn say(work: Work, wire: Wire, request: &Request, reply: Reply) -> Response {
-    if reply.held {
-        released(&work.all).await;
-    }
     match &reply.what {
         What::Say { .. } | What::Events(_) if request.streams() => stream(work, wire, request, reply),
         What::Say { .. } | What::Events(_) => {

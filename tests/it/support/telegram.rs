@@ -20,12 +20,12 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::net::{Server, Watched};
 pub(crate) use people::Update;
-use state::{Planned, State};
 pub(crate) use state::{Call, Journal, Sent};
+use state::{Planned, State};
 
 /// The bot's token.
 pub(crate) const TOKEN: &str = "4242:TESTTOKEN-SECRET";
@@ -86,8 +86,7 @@ impl Telegram {
     /// Starts the platform on a free port.
     pub(crate) async fn start() -> Self {
         let all = Watched::new(State::new());
-        let app =
-            Router::new().fallback(api::serve).layer(DefaultBodyLimit::disable()).with_state(Arc::clone(&all));
+        let app = Router::new().fallback(api::serve).layer(DefaultBodyLimit::disable()).with_state(Arc::clone(&all));
         Self { server: Server::start("telegram", app), all }
     }
 
@@ -289,7 +288,7 @@ impl Telegram {
 
     /// Asks `check` about each update at the moment of its confirmation; what it answers is a violation. This is how a
     /// test holds the bot to "stored before it is confirmed".
-    pub(crate) fn on_acknowledge(&self, check: impl Fn(i64) -> Option<String> + Send + 'static) {
+    pub(crate) fn on_acknowledge(&self, check: impl Fn(&Value) -> Option<String> + Send + 'static) {
         self.all.change(|state| state.on_acknowledge = Some(Box::new(check)));
     }
 

@@ -7,10 +7,34 @@ use serde_json::{Map, Value};
 
 /// Top-level keys by the public reference.
 const KEYS: &[&str] = &[
-    "model", "messages", "stream", "stream_options", "tools", "tool_choice", "parallel_tool_calls", "max_tokens",
-    "max_completion_tokens", "temperature", "top_p", "n", "stop", "presence_penalty", "frequency_penalty", "logit_bias",
-    "logprobs", "top_logprobs", "user", "seed", "response_format", "reasoning_effort", "metadata", "store",
-    "service_tier", "prompt_cache_key", "safety_identifier", "verbosity",
+    "model",
+    "messages",
+    "stream",
+    "stream_options",
+    "tools",
+    "tool_choice",
+    "parallel_tool_calls",
+    "max_tokens",
+    "max_completion_tokens",
+    "temperature",
+    "top_p",
+    "n",
+    "stop",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+    "logprobs",
+    "top_logprobs",
+    "user",
+    "seed",
+    "response_format",
+    "reasoning_effort",
+    "metadata",
+    "store",
+    "service_tier",
+    "prompt_cache_key",
+    "safety_identifier",
+    "verbosity",
 ];
 
 type Check = Result<(), String>;
@@ -166,11 +190,11 @@ fn messages(messages: &[Value]) -> Check {
 fn assistant<'a>(message: &'a Value, at: &str, known: &mut BTreeSet<&'a str>) -> Result<Vec<&'a str>, String> {
     only(message, &["role", "content", "refusal", "name", "tool_calls"], at)?;
     let calls = match message.get("tool_calls") {
-        None => &Vec::new(),
+        None => &[][..],
         Some(calls) => {
             let calls = calls.as_array().ok_or_else(|| format!("'{at}.tool_calls' is no array"))?;
             ensure(!calls.is_empty(), || format!("Invalid '{at}.tool_calls': empty array."))?;
-            calls
+            calls.as_slice()
         }
     };
     let said = message.get("content").is_some_and(|content| !content.is_null());

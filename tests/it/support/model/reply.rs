@@ -29,8 +29,15 @@ pub(crate) struct Reply {
 
 #[derive(Clone, Debug)]
 pub(super) enum What {
-    Say { text: String, calls: Vec<(String, String)> },
-    Status { code: u16, body: String, headers: Vec<(String, String)> },
+    Say {
+        text: String,
+        calls: Vec<(String, String)>,
+    },
+    Status {
+        code: u16,
+        body: String,
+        headers: Vec<(String, String)>,
+    },
     /// Ready-made events of a stream, or the body where none was asked for.
     Events(Vec<Value>),
     Html,
@@ -244,7 +251,8 @@ impl Reply {
             rest = &rest[end..];
         }
         for (i, (id, name, arguments)) in self.numbered(request).iter().enumerate() {
-            let head = json!({ "index": i, "id": id, "type": "function", "function": { "name": name, "arguments": "" } });
+            let head =
+                json!({ "index": i, "id": id, "type": "function", "function": { "name": name, "arguments": "" } });
             events.push(delta(json!({ "tool_calls": [head] }), Value::Null));
             let letters: Vec<char> = arguments.chars().collect();
             for piece in letters.chunks(9) {

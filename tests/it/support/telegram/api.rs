@@ -36,10 +36,10 @@ pub(super) async fn serve(
         Some(method) => params::normalise(method, given, texts),
         None => (given, vec![format!("no such method: {name}")]),
     };
-    let (seq, revoked, fault) = all.change(|state| {
+    let (seq, revoked, fault, releases) = all.change(|state| {
         wrong.into_iter().chain(complaint).for_each(|what| state.violation(what));
         let seq = state.open_call(method.unwrap_or(name), clean.clone());
-        (seq, state.revoked, state.fault_for(seq))
+        (seq, state.revoked, state.fault_for(seq), state.releases)
     });
     let known = token.replace("%3A", ":").replace("%3a", ":") == TOKEN;
     let refusal = match method {
@@ -59,7 +59,7 @@ pub(super) async fn serve(
             wire.cut();
             return StatusCode::OK.into_response();
         }
-        Some(Fault::Hang) => released(&all).await,
+        Some(Fault::Hang) => released(&all, releases).await,
         Some(Fault::Status(status)) if status >= 500 => {
             all.change(|state| state.journal.calls[seq].status = Some(status));
             let page = "<html><head><title>Bad Gateway</title></head><body>nginx</body></html>";
@@ -98,7 +98,7 @@ pub(super) async fn serve(
         }
         Some(Fault::HangAfter) => {
             all.change(|state| state.journal.calls[seq].lost = true);
-            released(&all).await;
+            released(&all, releases).await;
             all.change(|state| state.journal.calls[seq].lost = false);
             answer(&all, seq, result)
         }
@@ -106,9 +106,9 @@ pub(super) async fn serve(
     }
 }
 
-/// Returns when the test lets go of what hangs.
-async fn released(all: &All) {
-    let before = all.look(|state| state.releases);
+/// Returns when the test lets go of what hangs; counted from the moment the call was seen, so that a test that saw it
+/// can let it go at once.
+async fn released(all: &All, before: u64) {
     all.until(|state| (state.releases > before).then_some(())).await;
 }
 

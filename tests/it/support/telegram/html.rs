@@ -119,7 +119,8 @@ fn close(top: Open, out: &mut Parsed, open: &[Open], units: usize) {
         "pre" => "pre",
         // The language moves to the `pre` around it.
         "code" if open.last().is_some_and(|o| o.tag == "pre") && top.argument.is_some() => {
-            out.entities.push(json!({ "type": "pre", "offset": top.offset, "length": length, "language": top.argument }));
+            out.entities
+                .push(json!({ "type": "pre", "offset": top.offset, "length": length, "language": top.argument }));
             return;
         }
         "code" => "code",
@@ -144,7 +145,21 @@ fn close(top: Open, out: &mut Parsed, open: &[Open], units: usize) {
 }
 
 const TAGS: &[&str] = &[
-    "a", "b", "strong", "i", "em", "s", "strike", "del", "u", "ins", "tg-spoiler", "tg-emoji", "span", "pre", "code",
+    "a",
+    "b",
+    "strong",
+    "i",
+    "em",
+    "s",
+    "strike",
+    "del",
+    "u",
+    "ins",
+    "tg-spoiler",
+    "tg-emoji",
+    "span",
+    "pre",
+    "code",
     "blockquote",
 ];
 

@@ -124,8 +124,17 @@ fn get_me() -> Value {
 }
 
 const ACTIONS: &[&str] = &[
-    "typing", "upload_photo", "record_video", "upload_video", "record_voice", "upload_voice", "upload_document",
-    "choose_sticker", "find_location", "record_video_note", "upload_video_note",
+    "typing",
+    "upload_photo",
+    "record_video",
+    "upload_video",
+    "record_voice",
+    "upload_voice",
+    "upload_document",
+    "choose_sticker",
+    "find_location",
+    "record_video_note",
+    "upload_video_note",
 ];
 
 fn chat_of<'a>(state: &'a mut State, params: &Params) -> Result<&'a mut Chat, Refusal> {
@@ -142,9 +151,7 @@ fn chat_of<'a>(state: &'a mut State, params: &Params) -> Result<&'a mut Chat, Re
     if chat.blocked {
         return Err(match chat.about["type"].as_str() {
             Some("private") => Refusal::new(403, "Forbidden: bot was blocked by the user"),
-            kind => {
-                Refusal::new(403, format!("Forbidden: bot was kicked from the {} chat", kind.unwrap_or("group")))
-            }
+            kind => Refusal::new(403, format!("Forbidden: bot was kicked from the {} chat", kind.unwrap_or("group"))),
         });
     }
     Ok(chat)
@@ -179,8 +186,7 @@ fn words(state: &mut State, method: &str, params: &Params) -> Result<Words, Refu
             if params.contains_key("entities") {
                 state.violation(format!("{method}: parse_mode and entities together"));
             }
-            let parsed = html::parse(raw)
-                .map_err(|why| Refusal::bad(&format!("can't parse entities: {why}")))?;
+            let parsed = html::parse(raw).map_err(|why| Refusal::bad(&format!("can't parse entities: {why}")))?;
             parsed.sloppy.iter().for_each(|what| state.violation(format!("{method}: {what} in {raw:.200}")));
             Words { text: parsed.text, html: Some(raw.to_owned()), entities: parsed.entities }
         }
@@ -229,7 +235,8 @@ fn send_message(state: &mut State, seq: usize, params: &Params) -> Answer {
     }
     chat.last_message += 1;
     let id = chat.last_message;
-    let mut message = json!({ "message_id": id, "from": bot(), "chat": chat.about, "date": date(), "text": words.text });
+    let mut message =
+        json!({ "message_id": id, "from": bot(), "chat": chat.about, "date": date(), "text": words.text });
     if let Some(thread) = thread {
         message["message_thread_id"] = json!(thread);
         message["is_topic_message"] = json!(true);

@@ -191,7 +191,8 @@ pub(crate) fn entities(text: &str) -> Vec<Value> {
         let length = match c {
             '/' if free => {
                 let name = run(&rest[1..]);
-                let bot = rest[1 + name..].strip_prefix('@').map_or(0, |bot| if run(bot) > 0 { 1 + run(bot) } else { 0 });
+                let bot =
+                    rest[1 + name..].strip_prefix('@').map_or(0, |bot| if run(bot) > 0 { 1 + run(bot) } else { 0 });
                 ((1..=32).contains(&name)).then_some(("bot_command", 1 + name + bot))
             }
             '@' if free => {

@@ -143,7 +143,7 @@ pub(super) struct Planned {
     pub(super) times: usize,
 }
 
-type Hook = Box<dyn Fn(i64) -> Option<String> + Send>;
+type Hook = Box<dyn Fn(&Value) -> Option<String> + Send>;
 
 pub(super) struct State {
     pub(super) journal: Journal,
@@ -358,7 +358,8 @@ impl State {
         self.queue.retain(|queued| !gone.contains(&queued.id));
         for id in gone {
             self.journal.acknowledged.insert(id);
-            if let Some(complaint) = self.on_acknowledge.as_ref().and_then(|ask| ask(id)) {
+            let update = &self.archive[&id];
+            if let Some(complaint) = self.on_acknowledge.as_ref().and_then(|ask| ask(update)) {
                 self.violation(complaint);
             }
         }

@@ -1,0 +1,1 @@
+//! Logs and what may stand in them.

@@ -1,0 +1,551 @@
+//! Gives every waiting message its turn: strictly in order within a session, sessions side by side up to the limit.
+//!
+//! The store says what waits; nothing here needs to be remembered over a restart.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::task::{Id, JoinSet};
+
+use super::closing::{close, target_of};
+use super::hub::Running;
+use super::{SharedServices, commands, status};
+use crate::domain::stop;
+use crate::domain::{Block, CheckpointId, EndReason, Message, Origin, Pulse, Role, SessionId, Stop, Timestamp, TurnId};
+use crate::gate::ToolContext;
+use crate::policy::Mode;
+use crate::reply;
+use crate::store::chain::{self, Kind, NewCheckpoint, Numbered};
+use crate::store::inbox::{self, InboxRow, Waiting};
+use crate::store::timeline::{self, Entry};
+use crate::store::turns::{self, NewTurn, TurnRow};
+use crate::store::{StoreError, outbox, recover};
+use crate::turn::{Driver, Ended, Saved, State, prompt};
+
+/// The desk looks again after this long even if nobody calls, and says that it is well.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// After an outage of the store.
+const LOOK_AFTER_TROUBLE: Duration = Duration::from_secs(2);
+/// Most messages of a window read at once.
+const HISTORY_MAX: i64 = 5_000;
+
+/// The one place where turns are begun.
+pub struct Desk {
+    services: Arc<SharedServices>,
+    turns: JoinSet<Ended>,
+    at_work: BTreeMap<Id, (SessionId, TurnId)>,
+    /// Turns whose store failed them: they are put aside as soon as it takes writes again.
+    lost: Vec<(TurnId, Option<&'static str>)>,
+}
+
+impl Desk {
+    /// A desk with nothing on it.
+    #[must_use]
+    pub fn new(services: Arc<SharedServices>) -> Self {
+        Self { services, turns: JoinSet::new(), at_work: BTreeMap::new(), lost: Vec::new() }
+    }
+
+    /// Takes over from earlier boots: voids their leases, parks what the process died over too often.
+    ///
+    /// # Errors
+    /// The store's; the daemon does not start then.
+    pub async fn take_over(services: &SharedServices) -> Result<recover::Found, StoreError> {
+        let (boot, now) = (services.boot, services.clock.now());
+        let found = services
+            .store
+            .write("take over", move |db| {
+                let found = recover::take_over(db, boot, now)?;
+                for turn in &found.to_park {
+                    close(db, *turn, EndReason::Parked, "the process died while it worked on this turn", now)?;
+                }
+                let detail = json!({
+                    "resumed": found.resumed, "parked": found.to_park, "uncertain_replies": found.uncertain,
+                });
+                timeline::append(db, &Entry { kind: "daemon.started", detail, ..Entry::default() }, now)?;
+                Ok(found)
+            })
+            .await?;
+        crash_point!("start.taken_over");
+        Ok(found)
+    }
+
+    /// Works until a stop is asked and every turn is put aside or done.
+    pub async fn run(mut self, stop: Stop, pulse: Option<Pulse>) {
+        loop {
+            if let Some(pulse) = &pulse {
+                pulse.beat(self.services.clock.monotonic(), LOOK_EVERY * 3);
+            }
+            let wait = if stop.is_asked() {
+                if self.turns.is_empty() {
+                    return;
+                }
+                LOOK_EVERY
+            } else {
+                match self.look().await {
+                    Ok(wait) => wait,
+                    Err(error) => {
+                        tracing::warn!(%error, "The desk could not look at the inbox.");
+                        LOOK_AFTER_TROUBLE
+                    }
+                }
+            };
+            let services = self.services.clone();
+            tokio::select! {
+                biased;
+                Some(done) = self.turns.join_next_with_id(), if !self.turns.is_empty() => self.done(done).await,
+                () = services.desk.notified() => {}
+                () = stop.asked(), if !stop.is_asked() => {}
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+
+    /// Does all that can be done now; returns how long until there is more.
+    async fn look(&mut self) -> Result<Duration, StoreError> {
+        self.settle_lost().await;
+        self.answer_urgent().await?;
+        let limit = self.services.snapshot().config.limits.concurrent_turns as usize;
+        let mut wait = if self.lost.is_empty() { LOOK_EVERY } else { LOOK_AFTER_TROUBLE };
+        if self.turns.len() >= limit {
+            return Ok(wait);
+        }
+        let room = limit - self.turns.len();
+        let (suspended, waiting) = self
+            .services
+            .store
+            .read("look at the inbox", move |db| Ok((turns::suspended(db, room)?, inbox::waiting(db, room + 64)?)))
+            .await?;
+        for turn in suspended {
+            if self.turns.len() < limit && !self.is_at_work(turn.session) {
+                self.resume(turn).await?;
+            }
+        }
+        let now = self.services.clock.now();
+        for next in waiting {
+            if self.is_at_work(next.session) {
+                continue;
+            }
+            if next.ready_at > now {
+                wait = wait.min(next.ready_at.since(now));
+                continue;
+            }
+            if self.turns.len() >= limit {
+                break;
+            }
+            if !self.begin(next).await? {
+                // It ended without a turn at work: the next message of that session can go at once.
+                self.services.desk.notify_one();
+            }
+        }
+        Ok(wait)
+    }
+
+    fn is_at_work(&self, session: SessionId) -> bool {
+        self.at_work.values().any(|(busy, _)| *busy == session)
+    }
+
+    /// `/stop`, `/status`: answered without waiting for the queue.
+    async fn answer_urgent(&self) -> Result<(), StoreError> {
+        let rows = self.services.store.read("look for commands", |db| inbox::urgent(db)).await?;
+        for row in rows {
+            let running = self.services.hub.running(row.session);
+            let answer = match (row.command.as_deref(), running) {
+                (Some("stop"), None) => Some(commands::NOTHING_RUNS.to_owned()),
+                (Some("stop"), Some(running)) => {
+                    if running.sender == row.sender || self.is_operator(&row) {
+                        running.cancel.ask();
+                        // The turn itself says "Stopped." when it has.
+                        None
+                    } else {
+                        Some(commands::NOT_YOURS.to_owned())
+                    }
+                }
+                (_, running) => {
+                    let status = status::status(&self.services).await?;
+                    Some(commands::status_line(&status, running.is_some()))
+                }
+            };
+            let now = self.services.clock.now();
+            self.services
+                .store
+                .write("answer a command", move |db| {
+                    if !inbox::end_alone(db, row.id, now)? {
+                        return Ok(());
+                    }
+                    if let (Some(answer), Some(target)) = (answer, target_of(&row)) {
+                        outbox::insert(db, &target, (Some(row.session), None), &reply::plain(&answer), now)?;
+                    }
+                    let detail = json!({ "command": row.command, "message": row.id });
+                    let entry = Entry { session: Some(row.session), kind: "command.done", detail, ..Entry::default() };
+                    timeline::append(db, &entry, now)
+                })
+                .await?;
+            crash_point!("desk.command_done");
+            self.services.wake_couriers();
+        }
+        Ok(())
+    }
+
+    fn is_operator(&self, row: &InboxRow) -> bool {
+        if row.channel.starts_with("console:") {
+            return true;
+        }
+        let operator = &self.services.snapshot().config.operator;
+        row.channel.starts_with("telegram:") && operator.telegram.iter().any(|id| id.to_string() == row.sender)
+    }
+
+    /// Claims a session's oldest message and sets its turn to work; false when it ended without one.
+    async fn begin(&mut self, next: Waiting) -> Result<bool, StoreError> {
+        let services = self.services.clone();
+        let session = next.session;
+        let group = services.store.read("read a message", move |db| inbox::next_group(db, session)).await?;
+        let Some(head) = group.first().cloned() else { return Ok(false) };
+        let mode = if head.channel.starts_with("console:") { Mode::Console } else { Mode::Daemon };
+        let made = match services.create_session(mode, head.link.as_deref()) {
+            Ok(made) => made,
+            Err(gone) => {
+                self.let_die(head, gone.to_string()).await?;
+                return Ok(false);
+            }
+        };
+        let new = NewTurn {
+            session,
+            cause: if head.command.is_some() { "command" } else { "message" },
+            mode: mode.as_str(),
+            link: head.link.clone(),
+            sender: head.sender.clone(),
+            boot: services.boot,
+            budget: made.budget,
+            model: made.model.name().to_owned(),
+        };
+        let now = services.clock.now();
+        if let Some(command) = head.command.clone() {
+            self.do_command(new, command, now).await?;
+            return Ok(false);
+        }
+        let first = head.id;
+        let speaker = (head.reply_to.is_some()).then(|| head.sender_name.clone());
+        let opened = services
+            .store
+            .write("open a turn", move |db| {
+                let group = inbox::next_group(db, session)?;
+                if group.first().map(|row| row.id) != Some(first) {
+                    return Err(StoreError::Refused(format!("{first} is no longer the oldest")));
+                }
+                open_turn(db, &new, &group, speaker.as_deref(), now)
+            })
+            .await?;
+        crash_point!("desk.turn_opened");
+        self.set_to_work(opened, made, (head.sender.clone(), head.link.clone()), target_of(&head), false).await
+    }
+
+    /// Goes on with a turn that a stop or a crash left at a checkpoint.
+    async fn resume(&mut self, row: TurnRow) -> Result<(), StoreError> {
+        let services = self.services.clone();
+        let mode = if row.mode == Mode::Console.as_str() { Mode::Console } else { Mode::Daemon };
+        let (turn, now) = (row.id, services.clock.now());
+        let made = match services.create_session(mode, row.link.as_deref()) {
+            Ok(made) => made,
+            Err(gone) => {
+                let detail = gone.to_string();
+                services
+                    .store
+                    .write("close a turn", move |db| close(db, turn, EndReason::Cancelled, &detail, now))
+                    .await?;
+                services.wake_couriers();
+                return Ok(());
+            }
+        };
+        let boot = services.boot;
+        let (opened, causes) = services
+            .store
+            .write("resume a turn", move |db| {
+                let row = turns::resume(db, turn, boot)?;
+                let head = chain::head(db, row.session)?;
+                let entry = Entry {
+                    session: Some(row.session),
+                    turn: Some(turn),
+                    kind: "turn.resumed",
+                    detail: json!({ "crashes": row.crashes }),
+                    call: None,
+                };
+                timeline::append(db, &entry, now)?;
+                let opened = Opened {
+                    session: row.session,
+                    turn,
+                    head: head.as_ref().map(|head| head.id),
+                    first_seq: head.as_ref().map_or(1, |head| head.first_seq),
+                    last_seq: head.as_ref().map_or(0, |head| head.last_seq),
+                    saved: head.and_then(|head| serde_json::from_value(head.state).ok()).unwrap_or_default(),
+                };
+                Ok((opened, inbox::of_turn(db, turn)?))
+            })
+            .await?;
+        let target = causes.first().and_then(target_of);
+        let mut opened = opened;
+        // What the last checkpoint does not know was spent all the same.
+        opened.saved.spent = row.spent;
+        let mut made = made;
+        made.budget = row.budget;
+        self.set_to_work(opened, made, (row.sender, row.link), target, true).await?;
+        Ok(())
+    }
+
+    async fn set_to_work(
+        &mut self,
+        opened: Opened,
+        made: super::Session,
+        (sender, link): (String, Option<String>),
+        target: Option<outbox::Target>,
+        resumed: bool,
+    ) -> Result<bool, StoreError> {
+        let services = self.services.clone();
+        let (session, turn, from) = (opened.session, opened.turn, opened.first_seq);
+        let prepared = async {
+            let day_over = services.day_over().await?;
+            let (history, told) = services
+                .store
+                .read("read the window", move |db| {
+                    let told: bool =
+                        db.query_row("select window_told from sessions where id = ?1", [session.to_string()], |row| {
+                            row.get(0)
+                        })?;
+                    Ok((chain::messages(db, session, from, HISTORY_MAX)?, told))
+                })
+                .await?;
+            Ok::<_, StoreError>((day_over, history, told))
+        };
+        let (day_over, history, told): (_, Vec<Numbered>, bool) = match prepared.await {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                // The turn is open in the store and nobody works on it: put it aside again.
+                self.lost.push((turn, None));
+                return Err(error);
+            }
+        };
+        let fixed = Arc::new(made.fixed(turn, day_over, told));
+        let state = State::new(fixed, history, from, opened.last_seq, opened.saved);
+        let (cancel, cancelled) = stop::channel();
+        let (mode, snapshot_of) = (made.mode, services.clone());
+        let grants_link = link.clone();
+        let driver = Driver {
+            store: services.store.clone(),
+            model: made.model.clone(),
+            plan: made.plan.clone(),
+            grants: Arc::new(move || snapshot_of.grants_now(mode, grants_link.as_deref())),
+            context: ToolContext {
+                session,
+                turn,
+                mode,
+                link: link.clone(),
+                sender: sender.clone(),
+                stop: cancelled.clone(),
+            },
+            clock: services.clock.clone(),
+            rng: services.rng.clone(),
+            audience: services.hub.clone(),
+            cancel: cancelled,
+            drain: services.stop.listen(),
+            abort: services.abort.listen(),
+            target: target.clone(),
+            boot: services.boot,
+            head: opened.head,
+            resumed,
+        };
+        services.hub.begin(session, Running { turn, sender, cancel, target, link });
+        let task = self.turns.spawn(driver.drive(state));
+        self.at_work.insert(task.id(), (session, turn));
+        Ok(true)
+    }
+
+    /// A turn's task ended, one way or another.
+    async fn done(&mut self, done: Result<(Id, Ended), tokio::task::JoinError>) {
+        let (id, ended) = match done {
+            Ok((id, ended)) => (id, Ok(ended)),
+            Err(error) => (error.id(), Err(error)),
+        };
+        let Some((session, turn)) = self.at_work.remove(&id) else { return };
+        self.services.hub.end(session);
+        match ended {
+            Ok(Ended::Concluded(reason)) => tracing::info!(%turn, %session, %reason, "A turn ended."),
+            Ok(Ended::Suspended) => tracing::info!(%turn, %session, "A turn was put aside."),
+            Ok(Ended::Lost(error)) => {
+                tracing::error!(%turn, %session, %error, "A turn lost its store; it goes on from its last checkpoint.");
+                self.lost.push((turn, None));
+            }
+            Err(error) => {
+                tracing::error!(%turn, %session, %error, "A turn broke.");
+                self.lost.push((turn, Some("its task panicked; the log says where")));
+            }
+        }
+        self.settle_lost().await;
+        self.services.wake_couriers();
+    }
+
+    /// Turns without a task get their end, or go back to the queue, once the store takes it.
+    async fn settle_lost(&mut self) {
+        let now = self.services.clock.now();
+        let mut still = Vec::new();
+        for (turn, broke) in std::mem::take(&mut self.lost) {
+            let settled = self
+                .services
+                .store
+                .write("settle a lost turn", move |db| match broke {
+                    Some(detail) => close(db, turn, EndReason::Failed, detail, now),
+                    None => match turns::get(db, turn)? {
+                        Some(row) if row.state == "running" => turns::suspend(db, turn, &row.spent),
+                        // Its last commit had gone through after all.
+                        _ => Ok(()),
+                    },
+                })
+                .await;
+            match settled {
+                Ok(()) => self.services.desk.notify_one(),
+                Err(StoreError::Refused(_)) => {}
+                Err(error) if matches!(error, StoreError::Closed) => {}
+                Err(error) => {
+                    tracing::warn!(%turn, %error, "A lost turn could not be settled yet.");
+                    still.push((turn, broke));
+                }
+            }
+        }
+        self.lost = still;
+    }
+
+    /// A message whose link is gone ends without an answer, where `status` counts it.
+    async fn let_die(&self, row: InboxRow, why: String) -> Result<(), StoreError> {
+        let now = self.services.clock.now();
+        tracing::warn!(message = %row.id, why, "A message is not worked on.");
+        self.services
+            .store
+            .write("let a message die", move |db| {
+                db.execute(
+                    "update inbox set state = 'dead', reason = ?2, ended_at_ms = ?3 where id = ?1 and state = 'new'",
+                    rusqlite::params![row.id.row(), why, now.0],
+                )?;
+                let detail = json!({ "message": row.id, "why": why });
+                let entry = Entry { session: Some(row.session), kind: "message.dead", detail, ..Entry::default() };
+                timeline::append(db, &entry, now)
+            })
+            .await
+    }
+
+    /// `/new` and `/help`: a turn without a model, in one commit.
+    async fn do_command(&self, new: NewTurn, command: String, now: Timestamp) -> Result<(), StoreError> {
+        let session = new.session;
+        let (turn, shown) = self
+            .services
+            .store
+            .write("do a command", move |db| {
+                let group = inbox::next_group(db, session)?;
+                let Some(row) = group.first() else {
+                    return Err(StoreError::Refused("the message is no longer waiting".to_owned()));
+                };
+                let turn = turns::open(db, &new, now)?;
+                inbox::begin(db, &group, turn)?;
+                let head = chain::head(db, session)?;
+                let (mut first_seq, last_seq) = head.as_ref().map_or((1, 0), |head| (head.first_seq, head.last_seq));
+                let shown = if command == "new" {
+                    first_seq = last_seq + 1;
+                    commands::NEW
+                } else {
+                    commands::HELP
+                };
+                let checkpoint = NewCheckpoint {
+                    session,
+                    parent: head.as_ref().map(|head| head.id),
+                    turn,
+                    round: 0,
+                    kind: Kind::Concluded,
+                    first_seq,
+                    messages: Vec::new(),
+                    state: serde_json::to_value(Saved::default())?,
+                };
+                chain::commit(db, &checkpoint, now)?;
+                let spent = crate::domain::Spent::default();
+                turns::end(db, turn, EndReason::Natural, None, &spent, now)?;
+                inbox::end_of_turn(db, turn, None, now)?;
+                if command == "new" {
+                    db.execute("update sessions set window_told = 0 where id = ?1", [session.to_string()])?;
+                }
+                if let Some(target) = target_of(row) {
+                    outbox::insert(db, &target, (Some(session), Some(turn)), &reply::plain(shown), now)?;
+                }
+                let detail = json!({ "command": command });
+                let entry = Entry { session: Some(session), turn: Some(turn), call: None, kind: "command.done", detail };
+                timeline::append(db, &entry, now)?;
+                Ok((turn, shown))
+            })
+            .await?;
+        crash_point!("desk.command_done");
+        use crate::turn::{Audience as _, News};
+        let ended = News::Ended { turn, reason: EndReason::Natural, text: shown.to_owned() };
+        self.services.hub.hear(session, ended);
+        self.services.wake_couriers();
+        Ok(())
+    }
+}
+
+/// An open turn, as the store knows it.
+struct Opened {
+    session: SessionId,
+    turn: TurnId,
+    head: Option<CheckpointId>,
+    first_seq: i64,
+    last_seq: i64,
+    saved: Saved,
+}
+
+/// Opens the turn of `group`: lease, inbox rows, first message, `opened` checkpoint, in the caller's transaction.
+fn open_turn(
+    db: &rusqlite::Connection,
+    new: &NewTurn,
+    group: &[InboxRow],
+    speaker: Option<&str>,
+    now: Timestamp,
+) -> Result<Opened, StoreError> {
+    let turn = turns::open(db, new, now)?;
+    inbox::begin(db, group, turn)?;
+    let head = chain::head(db, new.session)?;
+    let parent = head.as_ref().map(|head| head.id);
+    let first_seq = head.as_ref().map_or(1, |head| head.first_seq);
+    let saved = Saved::default();
+    let checkpoint = NewCheckpoint {
+        session: new.session,
+        parent,
+        turn,
+        round: 0,
+        kind: Kind::Opened,
+        first_seq,
+        messages: vec![cause(group, new, speaker, now)],
+        state: serde_json::to_value(&saved)?,
+    };
+    let (id, last_seq) = chain::commit(db, &checkpoint, now)?;
+    let joined: Vec<_> = group.iter().map(|row| row.id).collect();
+    let detail = json!({ "messages": joined, "link": new.link, "model": new.model });
+    let entry = Entry { session: Some(new.session), turn: Some(turn), call: None, kind: "turn.opened", detail };
+    timeline::append(db, &entry, now)?;
+    Ok(Opened { session: new.session, turn, head: Some(id), first_seq, last_seq, saved })
+}
+
+/// The turn's first message: the time and the budget, words of others, then what the sender said.
+fn cause(group: &[InboxRow], new: &NewTurn, speaker: Option<&str>, now: Timestamp) -> Message {
+    let mut blocks = vec![Block::Text {
+        text: prompt::context(now, &new.budget, speaker),
+        origin: Origin::Operator,
+    }];
+    for row in group {
+        blocks.extend(row.outside.iter().cloned());
+        if !row.text.is_empty() {
+            // Halves of one long text were one text before the platform cut it.
+            let half = matches!(blocks.last(), Some(Block::Text { origin: Origin::Cause, .. })) && row.album.is_none();
+            match blocks.last_mut() {
+                Some(Block::Text { text, .. }) if half => text.push_str(&row.text),
+                _ => blocks.push(Block::Text { text: row.text.clone(), origin: Origin::Cause }),
+            }
+        }
+    }
+    Message { role: Role::User, blocks }
+}

@@ -1,0 +1,87 @@
+//! Who watches which session, and which turns run. In memory only: the store knows what matters.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use tokio::sync::{broadcast, watch};
+
+use crate::domain::{SessionId, StopHandle, TurnId};
+use crate::store::outbox::Target;
+use crate::turn::{Audience, News};
+
+/// Pieces of news a slow watcher may lag behind before it has to read the store instead.
+const LAG_MAX: usize = 1_024;
+
+/// A turn at work.
+#[derive(Clone, Debug)]
+pub struct Running {
+    /// Which.
+    pub turn: TurnId,
+    /// Who began it.
+    pub sender: String,
+    /// Ends it.
+    pub cancel: StopHandle,
+    /// Where its answer goes; none for the console.
+    pub target: Option<Target>,
+    /// The link whose rights it has.
+    pub link: Option<String>,
+}
+
+/// Turns at work by session, and their watchers.
+#[derive(Debug)]
+pub struct Hub {
+    watchers: Mutex<BTreeMap<SessionId, broadcast::Sender<News>>>,
+    running: watch::Sender<BTreeMap<SessionId, Running>>,
+}
+
+impl Default for Hub {
+    fn default() -> Self {
+        Self { watchers: Mutex::default(), running: watch::Sender::new(BTreeMap::new()) }
+    }
+}
+
+impl Hub {
+    /// Watches a session from now on.
+    #[must_use]
+    pub fn watch(&self, session: SessionId) -> broadcast::Receiver<News> {
+        let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+        watchers.retain(|_, sender| sender.receiver_count() > 0);
+        watchers.entry(session).or_insert_with(|| broadcast::channel(LAG_MAX).0).subscribe()
+    }
+
+    /// The turn at work in `session`.
+    #[must_use]
+    pub fn running(&self, session: SessionId) -> Option<Running> {
+        self.running.borrow().get(&session).cloned()
+    }
+
+    /// All turns at work, and a way to wait for a change.
+    #[must_use]
+    pub fn all_running(&self) -> watch::Receiver<BTreeMap<SessionId, Running>> {
+        self.running.subscribe()
+    }
+
+    /// A turn goes to work.
+    pub fn begin(&self, session: SessionId, running: Running) {
+        self.running.send_modify(|all| {
+            all.insert(session, running);
+        });
+    }
+
+    /// A turn is no longer at work.
+    pub fn end(&self, session: SessionId) {
+        self.running.send_modify(|all| {
+            all.remove(&session);
+        });
+    }
+}
+
+impl Audience for Hub {
+    fn hear(&self, session: SessionId, news: News) {
+        let watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(sender) = watchers.get(&session) {
+            // Nobody there is no failure.
+            let _ = sender.send(news);
+        }
+    }
+}

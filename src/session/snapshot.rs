@@ -1,0 +1,104 @@
+//! One consistent reading of the operator's files: what is swapped, as a whole, by a reload.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::config::{Config, Fault, Faults, Home, Placed, Provider, Secret};
+use crate::model::ModelClient;
+use crate::model::openai::{ApiKey, MAX_RESPONSE_BYTES, OpenAi, OpenAiSettings};
+use crate::model::rehearsal::Rehearsal;
+use crate::policy::Grants;
+use crate::tool;
+
+/// What a link may do and spend.
+#[derive(Clone, Debug)]
+pub struct Rights {
+    /// Its grants, with those that hold for every link.
+    pub grants: Arc<Grants>,
+    /// Its own time budget, in seconds.
+    pub time_budget_secs: Option<u64>,
+}
+
+/// A valid configuration, ready for use.
+pub struct Snapshot {
+    /// The files' content.
+    pub config: Config,
+    /// The model.
+    pub model: Arc<dyn ModelClient>,
+    /// By link name.
+    pub links: BTreeMap<String, Rights>,
+    /// The console's: refusals hold for it too.
+    pub console: Arc<Grants>,
+}
+
+impl Snapshot {
+    /// Reads and checks everything; opens no connection and asks for no secret.
+    ///
+    /// # Errors
+    /// Every fault at once.
+    pub fn load(home: &Home) -> Result<Self, Faults> {
+        Self::of(crate::config::load(home)?)
+    }
+
+    /// Makes a snapshot of a configuration with its own model.
+    ///
+    /// # Errors
+    /// Every fault at once.
+    pub fn of(config: Config) -> Result<Self, Faults> {
+        let model = model(&config).map_err(Faults::from)?;
+        Self::with_model(config, model)
+    }
+
+    /// Makes a snapshot with a given model; a simulation brings its own.
+    ///
+    /// # Errors
+    /// Every fault in the grants.
+    pub fn with_model(config: Config, model: Arc<dyn ModelClient>) -> Result<Self, Faults> {
+        let mut faults = Vec::new();
+        let mut parse = |allow: &[Placed], deny: &[Placed]| {
+            let allow = [&config.policy.allow, allow].concat();
+            let deny = [&config.policy.deny, deny].concat();
+            Grants::parse(&allow, &deny, tool::FACTS).unwrap_or_else(|found| {
+                faults.extend(found);
+                Grants::default()
+            })
+        };
+        let console = Arc::new(parse(&[], &[]));
+        let mut links = BTreeMap::new();
+        for link in config.telegram.iter().flat_map(|account| &account.links) {
+            let grants = Arc::new(parse(&link.allow, &link.deny));
+            links.insert(link.name.clone(), Rights { grants, time_budget_secs: link.time_budget_secs });
+        }
+        if faults.is_empty() { Ok(Self { config, model, links, console }) } else { Err(Faults::new(faults)) }
+    }
+}
+
+fn model(config: &Config) -> Result<Arc<dyn ModelClient>, Fault> {
+    let settings = &config.model;
+    match settings.provider {
+        Provider::Rehearsal => Ok(Arc::new(Rehearsal::new())),
+        Provider::OpenAi => {
+            let key = settings.api_key.clone().map(|secret| Arc::new(ModelKey(secret)) as _);
+            let settings = OpenAiSettings {
+                model: settings.model.clone(),
+                base_url: settings.base_url.clone(),
+                request_timeout: Duration::from_secs(settings.request_timeout_secs),
+                stall: Duration::from_secs(settings.stall_secs),
+                max_response_bytes: MAX_RESPONSE_BYTES,
+            };
+            let client = OpenAi::new(settings, key);
+            Ok(Arc::new(client.map_err(|error| Fault::in_file("midwatch.toml", format!("[model] {}", error.message)))?))
+        }
+    }
+}
+
+/// The model's key, resolved each time a request leaves.
+struct ModelKey(Secret);
+
+impl ApiKey for ModelKey {
+    fn with(&self, use_it: &mut dyn FnMut(&str)) -> Result<(), String> {
+        use_it(self.0.resolve().map_err(|error| error.to_string())?.expose());
+        Ok(())
+    }
+}

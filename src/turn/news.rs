@@ -1,0 +1,57 @@
+//! What people who watch a turn hear while it runs. Nothing here is a promise; the store is.
+
+use serde::{Deserialize, Serialize};
+
+use crate::domain::{CallId, EndReason, SessionId, TurnId};
+
+/// One piece of news.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum News {
+    /// A turn began, or went on after a restart.
+    Opened {
+        /// Which.
+        turn: TurnId,
+    },
+    /// Words of an answer that is still being made.
+    Text {
+        /// The words since the last piece.
+        text: String,
+    },
+    /// The attempt failed: the words so far count for nothing.
+    Restarted,
+    /// The model proposed a call.
+    Call {
+        /// Which.
+        call: CallId,
+        /// The tool's name as proposed.
+        tool: String,
+    },
+    /// A call has its result.
+    Result {
+        /// Which.
+        call: CallId,
+        /// It failed or was refused.
+        is_error: bool,
+    },
+    /// The turn ended, and this is the whole answer as stored.
+    Ended {
+        /// Which.
+        turn: TurnId,
+        /// How.
+        reason: EndReason,
+        /// What the chat is shown.
+        text: String,
+    },
+    /// The turn was put aside and goes on after the daemon's next start.
+    Suspended {
+        /// Which.
+        turn: TurnId,
+    },
+}
+
+/// Who watches.
+pub trait Audience: Send + Sync {
+    /// Hears; must not block.
+    fn hear(&self, session: SessionId, news: News);
+}
