@@ -12,3 +12,6 @@ pub mod gate;
 pub mod tool;
 pub mod turn;
 pub mod session;
+pub mod channel;
+pub mod daemon;
+pub mod cli;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
-use tokio::sync::Notify;
+use tokio::sync::watch;
 
 use super::Pace;
 use crate::domain::{BootId, Clock, OutboxId, Pulse, Rng, Stop, Timestamp};
@@ -87,7 +87,7 @@ pub struct Courier {
     /// This start of the daemon.
     pub boot: BootId,
     /// Called when a turn ended or a part was put back.
-    pub wake: Arc<Notify>,
+    pub wake: watch::Receiver<u64>,
 }
 
 impl Courier {
@@ -96,11 +96,14 @@ impl Courier {
     pub async fn run(self, stop: Stop, pulse: Option<Pulse>) {
         let mut busy: Vec<String> = Vec::new();
         let mut sends = FuturesUnordered::new();
+        // `self` is borrowed by the sends, so the wake has to be a value of its own.
+        let mut wake = self.wake.clone();
+        let mut waking = true;
         loop {
             if let Some(pulse) = &pulse {
                 pulse.beat(self.clock.monotonic(), LOOK_EVERY * 3);
             }
-            let notified = self.wake.notified();
+            wake.mark_unchanged();
             let mut next_look = LOOK_EVERY;
             match self.due().await {
                 Ok(parts) => {
@@ -138,7 +141,7 @@ impl Courier {
             tokio::select! {
                 biased;
                 Some(chat) = sends.next(), if !sends.is_empty() => busy.retain(|other| *other != chat),
-                () = notified => {}
+                woken = wake.changed(), if waking => waking = woken.is_ok(),
                 () = stop.asked(), if !stop.is_asked() => {}
                 () = tokio::time::sleep(next_look.max(Duration::from_millis(5))) => {}
             }

@@ -20,7 +20,7 @@ pub fn target_of(row: &InboxRow) -> Option<Target> {
     (!row.channel.starts_with("console:")).then(|| Target {
         channel: row.channel.clone(),
         chat: row.chat.clone(),
-        thread: row.topic(),
+        thread: row.topic.clone(),
         reply_to: row.reply_to.clone(),
     })
 }

@@ -22,7 +22,7 @@ use crate::store::inbox::{self, InboxRow, Waiting};
 use crate::store::timeline::{self, Entry};
 use crate::store::turns::{self, NewTurn, TurnRow};
 use crate::store::{StoreError, outbox, recover};
-use crate::turn::{Driver, Ended, Saved, State, prompt};
+use crate::turn::{Audience as _, Driver, Ended, News, Saved, State, prompt};
 
 /// The desk looks again after this long even if nobody calls, and says that it is well.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
@@ -167,11 +167,11 @@ impl Desk {
                     Some(commands::status_line(&status, running.is_some()))
                 }
             };
-            let now = self.services.clock.now();
+            let (session, now) = (row.session, self.services.clock.now());
             self.services
                 .store
                 .write("answer a command", move |db| {
-                    if !inbox::end_alone(db, row.id, now)? {
+                    if !inbox::end_alone(db, row.id, answer.as_deref(), now)? {
                         return Ok(());
                     }
                     if let (Some(answer), Some(target)) = (answer, target_of(&row)) {
@@ -183,6 +183,7 @@ impl Desk {
                 })
                 .await?;
             crash_point!("desk.command_done");
+            self.services.hub.nudge(session);
             self.services.wake_couriers();
         }
         Ok(())
@@ -367,7 +368,11 @@ impl Desk {
             Err(error) => (error.id(), Err(error)),
         };
         let Some((session, turn)) = self.at_work.remove(&id) else { return };
-        self.services.hub.end(session);
+        if let Some(target) = self.services.hub.end(session).and_then(|running| running.target) {
+            let now = self.services.clock.now();
+            self.services.health.progress(&target.channel, |channel| channel.last_handled_at = Some(now));
+        }
+        self.services.hub.nudge(session);
         match ended {
             Ok(Ended::Concluded(reason)) => tracing::info!(%turn, %session, %reason, "A turn ended."),
             Ok(Ended::Suspended) => tracing::info!(%turn, %session, "A turn was put aside."),
@@ -470,8 +475,16 @@ impl Desk {
                 if command == "new" {
                     db.execute("update sessions set window_told = 0 where id = ?1", [session.to_string()])?;
                 }
-                if let Some(target) = target_of(row) {
-                    outbox::insert(db, &target, (Some(session), Some(turn)), &reply::plain(shown), now)?;
+                match target_of(row) {
+                    Some(target) => {
+                        outbox::insert(db, &target, (Some(session), Some(turn)), &reply::plain(shown), now)?;
+                    }
+                    None => {
+                        db.execute(
+                            "update inbox set answer = ?2 where id = ?1",
+                            rusqlite::params![row.id.row(), shown],
+                        )?;
+                    }
                 }
                 let detail = json!({ "command": command });
                 let entry = Entry { session: Some(session), turn: Some(turn), call: None, kind: "command.done", detail };
@@ -480,7 +493,6 @@ impl Desk {
             })
             .await?;
         crash_point!("desk.command_done");
-        use crate::turn::{Audience as _, News};
         let ended = News::Ended { turn, reason: EndReason::Natural, text: shown.to_owned() };
         self.services.hub.hear(session, ended);
         self.services.wake_couriers();

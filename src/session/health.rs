@@ -35,15 +35,15 @@ fn time<S: Serializer>(at: &Option<Timestamp>, to: S) -> Result<S::Ok, S::Error>
     at.map(Timestamp::rfc3339).serialize(to)
 }
 
-/// All reports.
+/// All reports, by `kind:account`.
 #[derive(Debug, Default)]
 pub struct Health(Mutex<BTreeMap<String, ChannelHealth>>);
 
 impl Health {
-    /// Changes the report of the channel `name`, which begins as `starting`.
-    pub fn report(&self, name: &str, kind: ChannelKind, change: impl FnOnce(&mut ChannelHealth)) {
+    /// A channel begins, under its file's name.
+    pub fn begin(&self, channel: &str, name: &str, kind: ChannelKind) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        change(all.entry(name.to_owned()).or_insert_with(|| ChannelHealth {
+        all.entry(channel.to_owned()).or_insert_with(|| ChannelHealth {
             name: name.to_owned(),
             kind,
             state: "starting",
@@ -52,12 +52,31 @@ impl Health {
             last_handled_at: None,
             error: None,
             unparsed: 0,
-        }));
+        });
+    }
+
+    /// Changes the report of a channel that has begun.
+    pub fn progress(&self, channel: &str, change: impl FnOnce(&mut ChannelHealth)) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get_mut(channel).map(change);
     }
 
     /// Forgets a channel that was taken out of the configuration.
-    pub fn forget(&self, name: &str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+    pub fn forget(&self, channel: &str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(channel);
+    }
+
+    /// A channel's state.
+    #[must_use]
+    pub fn state(&self, channel: &str) -> Option<&'static str> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(channel).map(|channel| channel.state)
+    }
+
+    /// All of them with their `kind:account`.
+    #[must_use]
+    pub fn all_keyed(&self) -> Vec<(String, ChannelHealth)> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().map(|(key, channel)| (key.clone(), channel.clone())).collect()
     }
 
     /// All of them, by name.

@@ -68,11 +68,18 @@ impl Hub {
         });
     }
 
-    /// A turn is no longer at work.
-    pub fn end(&self, session: SessionId) {
-        self.running.send_modify(|all| {
-            all.remove(&session);
-        });
+    /// A turn is no longer at work; returns what it was.
+    pub fn end(&self, session: SessionId) -> Option<Running> {
+        let mut was = None;
+        self.running.send_modify(|all| was = all.remove(&session));
+        was
+    }
+}
+
+impl Hub {
+    /// Something in `session` changed that is no turn's news: whoever waits looks at the store.
+    pub fn nudge(&self, session: SessionId) {
+        self.hear(session, News::Changed);
     }
 }
 

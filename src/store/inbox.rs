@@ -38,6 +38,10 @@ pub struct Arrival {
     pub command: Option<String>,
     /// Skips the queue.
     pub urgent: bool,
+    /// Where within the chat the answer goes.
+    pub topic: Option<String>,
+    /// The delivery as it came, when no type of ours fits it and it is from a linked chat.
+    pub raw: Option<String>,
     /// Groups pictures sent together.
     pub album: Option<String>,
     /// The text reached the platform's limit.
@@ -115,8 +119,8 @@ fn insert(db: &Connection, arrival: &Arrival, now: Timestamp) -> Result<Accepted
     db.prepare_cached(
         "insert into inbox (channel, update_key, chat, message_key, thread_key, session, link, sender, sender_name,
                             chat_name, text, outside, command, urgent, album, near_limit, state, reason, reply_to,
-                            not_before_ms, received_at_ms)
-         values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21)",
+                            not_before_ms, received_at_ms, topic, raw)
+         values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23)",
     )?
     .execute(params![
         arrival.channel,
@@ -140,6 +144,8 @@ fn insert(db: &Connection, arrival: &Arrival, now: Timestamp) -> Result<Accepted
         arrival.reply_to,
         arrival.not_before.0,
         now.0,
+        arrival.topic,
+        arrival.raw,
     ])?;
     let id = InboxId::from_row(db.last_insert_rowid());
     Ok(if keep { Accepted::New(id) } else { Accepted::Ignored(id) })
@@ -235,6 +241,8 @@ pub struct InboxRow {
     pub outside: Vec<Block>,
     /// A command.
     pub command: Option<String>,
+    /// Where within the chat the answer goes.
+    pub topic: Option<String>,
     /// Pictures sent together.
     pub album: Option<String>,
     /// Its other half may follow.
@@ -248,7 +256,7 @@ pub struct InboxRow {
 }
 
 const COLUMNS: &str = "id, session, channel, chat, thread_key, link, sender, sender_name, text, outside, command, album,
-                       near_limit, reply_to, not_before_ms, received_at_ms";
+                       near_limit, reply_to, not_before_ms, received_at_ms, topic";
 
 fn from_row(row: &Row<'_>) -> rusqlite::Result<InboxRow> {
     let session: String = row.get(1)?;
@@ -275,17 +283,8 @@ fn from_row(row: &Row<'_>) -> rusqlite::Result<InboxRow> {
         reply_to: row.get(13)?,
         not_before: Timestamp(row.get(14)?),
         received_at: Timestamp(row.get(15)?),
+        topic: row.get(16)?,
     })
-}
-
-/// The thread's topic, as the key has it.
-impl InboxRow {
-    /// The part of the key after the chat: the topic, where there is one.
-    #[must_use]
-    pub fn topic(&self) -> Option<String> {
-        let prefix = format!("{}:{}:", self.channel, self.chat);
-        self.thread_key.strip_prefix(&prefix).map(ToOwned::to_owned)
-    }
 }
 
 /// Messages that skip the queue, oldest first.
@@ -407,24 +406,64 @@ pub fn end_of_turn(db: &Connection, turn: TurnId, dead: Option<&str>, now: Times
 ///
 /// # Errors
 /// SQLite's.
-pub fn end_alone(db: &Connection, id: InboxId, now: Timestamp) -> Result<bool, StoreError> {
+pub fn end_alone(db: &Connection, id: InboxId, answer: Option<&str>, now: Timestamp) -> Result<bool, StoreError> {
     let changed = db
-        .prepare_cached("update inbox set state = 'done', attempts = attempts + 1, ended_at_ms = ?2 where id = ?1 and state = 'new'")?
-        .execute(params![id.row(), now.0])?;
+        .prepare_cached(
+            "update inbox set state = 'done', attempts = attempts + 1, ended_at_ms = ?2, answer = ?3
+              where id = ?1 and state = 'new'",
+        )?
+        .execute(params![id.row(), now.0, answer])?;
     Ok(changed == 1)
 }
 
-/// The session and turn of a delivery that was stored before, for a console client that asks again.
+/// The row of a delivery that was stored before, for a console client that asks again.
 ///
 /// # Errors
 /// SQLite's.
-pub fn find(db: &Connection, channel: &str, update_key: &str) -> Result<Option<(InboxId, Option<TurnId>)>, StoreError> {
-    Ok(db
-        .prepare_cached("select id, turn from inbox where channel = ?1 and update_key = ?2")?
-        .query_row([channel, update_key], |row| {
-            Ok((InboxId::from_row(row.get(0)?), row.get::<_, Option<i64>>(1)?.map(TurnId::from_row)))
-        })
-        .optional()?)
+pub fn find(db: &Connection, channel: &str, update_key: &str) -> Result<Option<InboxId>, StoreError> {
+    let mut sql = db.prepare_cached("select id from inbox where channel = ?1 and update_key = ?2")?;
+    Ok(sql.query_row([channel, update_key], |row| row.get(0).map(InboxId::from_row)).optional()?)
+}
+
+/// How a message fared.
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+pub struct Fate {
+    /// new, joined, running, done, ignored or dead.
+    pub state: String,
+    /// The turn that works or worked on it.
+    pub turn: Option<TurnId>,
+    /// How that turn ended.
+    pub reason: Option<String>,
+    /// What was answered.
+    pub answer: Option<String>,
+}
+
+/// How the message `id` fared; a joined one fares as the one it was joined to.
+///
+/// # Errors
+/// SQLite's; blocks that do not read back.
+pub fn fate(db: &Connection, id: InboxId) -> Result<Option<Fate>, StoreError> {
+    let found: Option<(String, Option<i64>, Option<String>, Option<String>, Option<String>)> = db
+        .prepare_cached(
+            "select h.state, h.turn, t.end_reason, h.answer, h.reason
+               from inbox i join inbox h on h.id = coalesce(i.joined_to, i.id) left join turns t on t.id = h.turn
+              where i.id = ?1",
+        )?
+        .query_row([id.row()], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?)))
+        .optional()?;
+    let Some((state, turn, reason, mut answer, why)) = found else { return Ok(None) };
+    if let (Some(turn), Some(_), None) = (turn, &reason, &answer) {
+        let last: Option<String> = db
+            .prepare_cached(
+                "select blocks from messages where turn = ?1 and session = (select session from turns where id = ?1)
+                    and role = 'assistant' order by seq desc limit 1",
+            )?
+            .query_row([turn], |row| row.get(0))
+            .optional()?;
+        let blocks = last.map(|json| serde_json::from_str(&json)).transpose()?;
+        answer = blocks.map(|blocks| crate::domain::Message { role: crate::domain::Role::Assistant, blocks }.plain_text());
+    }
+    Ok(Some(Fate { state, turn: turn.map(TurnId::from_row), reason: reason.or(why), answer }))
 }
 
 /// Removes strangers' rows beyond the newest `keep` and those older than `before`; at most `limit` at a time.

@@ -43,6 +43,8 @@ pub enum News {
         /// What the chat is shown.
         text: String,
     },
+    /// Look at the store: a message may have its end.
+    Changed,
     /// The turn was put aside and goes on after the daemon's next start.
     Suspended {
         /// Which.

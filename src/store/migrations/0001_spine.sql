@@ -65,6 +65,8 @@ create table inbox (
     chat           text not null,
     message_key    text not null,
     thread_key     text not null,
+    -- where within the chat the answer goes, which threads = "chat" keeps out of the key
+    topic          text,
     session        text references sessions (id),
     link           text,
     sender         text not null,
@@ -74,6 +76,10 @@ create table inbox (
     text           text,
     -- words of others that came with it: forwarded or quoted, as JSON blocks
     outside        text,
+    -- a delivery that no type of ours fits, as it came
+    raw            text,
+    -- what a command without a model was answered
+    answer         text,
     -- a command that is not for the model
     command        text,
     -- /stop, /status and the operator's commands do not wait for the queue

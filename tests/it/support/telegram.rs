@@ -188,7 +188,7 @@ impl Telegram {
 
     /// Someone else polls with the same token: the poll that is held gets a 409, and it is not our bot's fault.
     pub(crate) fn rival_polls(&self) {
-        self.all.change(|state| state.beaten.extend(state.polls.clone()));
+        self.all.change(|state| state.rivals += 1);
     }
 
     /// The person blocks the bot, or the group throws it out.

@@ -36,10 +36,10 @@ pub(super) async fn serve(
         Some(method) => params::normalise(method, given, texts),
         None => (given, vec![format!("no such method: {name}")]),
     };
-    let (seq, revoked, fault, releases) = all.change(|state| {
+    let (seq, revoked, fault, before) = all.change(|state| {
         wrong.into_iter().chain(complaint).for_each(|what| state.violation(what));
         let seq = state.open_call(method.unwrap_or(name), clean.clone());
-        (seq, state.revoked, state.fault_for(seq), state.releases)
+        (seq, state.revoked, state.fault_for(seq), (state.releases, state.rivals))
     });
     let known = token.replace("%3A", ":").replace("%3a", ":") == TOKEN;
     let refusal = match method {
@@ -59,7 +59,7 @@ pub(super) async fn serve(
             wire.cut();
             return StatusCode::OK.into_response();
         }
-        Some(Fault::Hang) => released(&all, releases).await,
+        Some(Fault::Hang) => released(&all, before.0).await,
         Some(Fault::Status(status)) if status >= 500 => {
             all.change(|state| state.journal.calls[seq].status = Some(status));
             let page = "<html><head><title>Bad Gateway</title></head><body>nginx</body></html>";
@@ -86,7 +86,7 @@ pub(super) async fn serve(
         Some(Fault::DropAfter | Fault::HangAfter) | None => {}
     }
     let result = match method {
-        "getUpdates" => get_updates(&all, &clean).await,
+        "getUpdates" => get_updates(&all, &clean, before.1).await,
         _ => all.change(|state| methods::call(state, seq, method, &clean)),
     };
     match fault {
@@ -98,7 +98,7 @@ pub(super) async fn serve(
         }
         Some(Fault::HangAfter) => {
             all.change(|state| state.journal.calls[seq].lost = true);
-            released(&all, releases).await;
+            released(&all, before.0).await;
             all.change(|state| state.journal.calls[seq].lost = false);
             answer(&all, seq, result)
         }
@@ -138,7 +138,8 @@ impl Drop for Poll<'_> {
     }
 }
 
-async fn get_updates(all: &All, params: &Map<String, Value>) -> Result<Value, Refusal> {
+/// A poll; `rivals` is how many other programs had polled when the call was seen.
+async fn get_updates(all: &All, params: &Map<String, Value>, rivals: u64) -> Result<Value, Refusal> {
     let number = |name: &str| params.get(name).and_then(Value::as_i64).unwrap_or(0);
     let webhook = "Conflict: can't use getUpdates method while webhook is active; use deleteWebhook to delete the \
                    webhook first";
@@ -172,7 +173,7 @@ async fn get_updates(all: &All, params: &Map<String, Value>) -> Result<Value, Re
         if state.revoked {
             return Some(Err(Refusal::new(401, "Unauthorized")));
         }
-        if state.beaten.contains(&ticket) {
+        if state.beaten.contains(&ticket) || state.rivals > rivals {
             let text = "Conflict: terminated by other getUpdates request; make sure that only one bot instance is \
                         running";
             return Some(Err(Refusal::new(409, text)));

@@ -257,6 +257,7 @@ fn send_message(state: &mut State, seq: usize, params: &Params) -> Answer {
         reply_to: answered.and(reply_to),
         silent: params.get("disable_notification") == Some(&json!(true)),
         earlier: Vec::new(),
+        link_preview: params.get("link_preview_options").cloned(),
         buttons,
         call: seq,
     };

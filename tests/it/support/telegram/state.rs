@@ -52,6 +52,8 @@ pub(crate) struct Sent {
     pub(crate) silent: bool,
     /// Every text the message has had before, oldest first.
     pub(crate) earlier: Vec<String>,
+    /// What the sender wanted of a preview of links, if anything.
+    pub(crate) link_preview: Option<Value>,
     /// Data of its buttons.
     pub(crate) buttons: Vec<String>,
     /// The call that sent it.
@@ -154,6 +156,8 @@ pub(super) struct State {
     pub(super) faults: Vec<Planned>,
     /// Rises with each release of what hangs.
     pub(super) releases: u64,
+    /// Polls of other programs with the same token: each ends those that were seen before it.
+    pub(super) rivals: u64,
     /// Open polls, oldest first; those in `beaten` are to be answered with a conflict.
     pub(super) polls: Vec<u64>,
     pub(super) beaten: BTreeSet<u64>,
@@ -210,6 +214,7 @@ impl State {
             webhook: String::new(),
             faults: Vec::new(),
             releases: 0,
+            rivals: 0,
             polls: Vec::new(),
             beaten: BTreeSet::new(),
             not_before: BTreeMap::new(),

@@ -46,6 +46,7 @@ fn sent(message_id: i64, text: &str) -> Sent {
         reply_to: None,
         silent: false,
         earlier: Vec::new(),
+        link_preview: None,
         buttons: Vec::new(),
         call: 0,
     }

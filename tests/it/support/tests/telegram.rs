@@ -170,6 +170,7 @@ async fn forms_are_read_as_json_is_and_unknown_parameters_are_held_against_the_c
     assert_eq!(sent.status(), 200);
     let shown = telegram.next_sent(7).await;
     assert_eq!((shown.text.as_str(), shown.silent), ("a & b", true));
+    assert_eq!(shown.link_preview, Some(json!({ "is_disabled": true })));
     telegram.assert_clean();
 
     bot.ok("sendMessage", json!({ "chat_id": 7, "text": "x", "disable_web_page_preview": true })).await;

@@ -1,0 +1,216 @@
+//! `say` and `chat`: a talk over the socket. The daemon keeps the message and its answer; this end only shows them, so
+//! it may go away and come back.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
+use serde_json::json;
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+
+use super::client::{Client, Heard};
+use super::complain::{Complaint, Exit};
+use crate::channel::console::wire::{Cancel, Said, Say, is_session_name};
+use crate::daemon::random_word;
+use crate::domain::InboxId;
+use crate::store::inbox::Fate;
+use crate::turn::News;
+
+/// The store is asked this often even if no news come.
+const ASK_EVERY: Duration = Duration::from_secs(5);
+/// How long a daemon that went away is waited for.
+const AWAY_MAX: u32 = 60;
+const AWAY_STEP: Duration = Duration::from_millis(500);
+
+/// Says one thing and prints the answer.
+pub(super) async fn say(client: &Client, session: &str, text: &str, json: bool) -> Result<Exit, Complaint> {
+    let fate = exchange(client, session, text, !json && std::io::stdout().is_terminal()).await?;
+    if json {
+        println!("{}", json!({ "turn": fate.turn, "reason": fate.reason, "answer": fate.answer }));
+    }
+    Ok(exit_of(&fate))
+}
+
+/// Talks until the input ends.
+pub(super) async fn chat(client: &Client, session: &str) -> Result<Exit, Complaint> {
+    let attended = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    attach(client, session, attended).await?;
+    let mut lines = BufReader::new(tokio::io::stdin()).lines();
+    let mut worst = Exit::Done;
+    loop {
+        if attended {
+            print!("> ");
+            let _ = std::io::stdout().flush();
+        }
+        let line = tokio::select! {
+            line = lines.next_line() => line,
+            _ = tokio::signal::ctrl_c(), if attended => return Ok(Exit::Done),
+        };
+        let line = line.map_err(|error| Complaint::failed(format!("the input cannot be read: {error}")))?;
+        let Some(line) = line else {
+            return Ok(worst);
+        };
+        if line.trim().is_empty() {
+            continue;
+        }
+        let fate = exchange(client, session, &line, attended).await?;
+        if exit_of(&fate) == Exit::Failed {
+            worst = if attended { Exit::Done } else { Exit::Failed };
+        }
+    }
+}
+
+fn exit_of(fate: &Fate) -> Exit {
+    match fate.reason.as_deref() {
+        None | Some("natural" | "forced_text") if fate.state == "done" => Exit::Done,
+        _ => Exit::Failed,
+    }
+}
+
+/// Shows the end of a turn that is at work already.
+async fn attach(client: &Client, session: &str, attended: bool) -> Result<(), Complaint> {
+    if !is_session_name(session) {
+        return Err(Complaint::new(Exit::Usage, format!("`{session}` is no session name")).hint("1 to 32 of a-z 0-9 - _"));
+    }
+    let mut news = client.watch(session).await?;
+    let Some(Heard::Attached(attached)) = news.next().await else { return Ok(()) };
+    let Some(running) = attached.running else { return Ok(()) };
+    eprintln!("({running} is at work here; this is how it goes on)");
+    let mut screen = Screen::new(attended);
+    loop {
+        tokio::select! {
+            heard = news.next() => match heard {
+                Some(Heard::News(News::Ended { turn, text, .. })) if turn == running => {
+                    screen.end(&text);
+                    return Ok(());
+                }
+                Some(Heard::News(news)) => screen.show(&news),
+                Some(Heard::Attached(_)) => {}
+                None => return Ok(()),
+            },
+            _ = tokio::signal::ctrl_c(), if attended => cancel(client, session).await?,
+        }
+    }
+}
+
+async fn cancel(client: &Client, session: &str) -> Result<(), Complaint> {
+    let cancel = Cancel { session: session.to_owned() };
+    client.post::<serde_json::Value>("/v1/cancel", &cancel).await.map(|_| ())
+}
+
+/// Says `text` and follows it to its end, through a restart of the daemon if need be.
+async fn exchange(client: &Client, session: &str, text: &str, attended: bool) -> Result<Fate, Complaint> {
+    if !is_session_name(session) {
+        return Err(Complaint::new(Exit::Usage, format!("`{session}` is no session name")).hint("1 to 32 of a-z 0-9 - _"));
+    }
+    let said = Say { id: random_word(), session: session.to_owned(), text: text.to_owned() };
+    let mut news = client.watch(session).await?;
+    let Said { message } = client.post("/v1/say", &said).await?;
+    let mut screen = Screen::new(attended);
+    let mut asked_to_stop = false;
+    loop {
+        let look = tokio::select! {
+            heard = news.next() => match heard {
+                Some(Heard::News(News::Ended { .. } | News::Changed)) => true,
+                Some(Heard::News(news)) => {
+                    screen.show(&news);
+                    false
+                }
+                Some(Heard::Attached(_)) => true,
+                None => {
+                    news = again(client, session, message).await?;
+                    true
+                }
+            },
+            () = tokio::time::sleep(ASK_EVERY) => true,
+            _ = tokio::signal::ctrl_c(), if attended => {
+                if asked_to_stop {
+                    return Err(Complaint::failed(format!("left; {message} goes on without you")));
+                }
+                asked_to_stop = true;
+                cancel(client, session).await?;
+                false
+            }
+        };
+        if look {
+            // A daemon that goes away between two requests is met by the next turn of the loop.
+            let Ok(fate) = client.get::<Fate>(&format!("/v1/messages/{message}")).await else { continue };
+            match fate.state.as_str() {
+                "done" => {
+                    screen.end(fate.answer.as_deref().unwrap_or_default());
+                    return Ok(fate);
+                }
+                "dead" => {
+                    screen.end(fate.answer.as_deref().unwrap_or("This message was set aside; `midwatch status` shows why."));
+                    return Ok(fate);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Waits for a daemon that went away.
+async fn again(
+    client: &Client,
+    session: &str,
+    message: InboxId,
+) -> Result<BoxStream<'static, Heard>, Complaint> {
+    eprintln!("(the daemon went away; waiting for it to come back)");
+    let mut last = None;
+    for _ in 0..AWAY_MAX {
+        tokio::time::sleep(AWAY_STEP).await;
+        match client.watch(session).await {
+            Ok(news) => return Ok(news),
+            Err(complaint) => last = Some(complaint),
+        }
+    }
+    let hint = format!("{message} is stored and is answered after the daemon's next start; `midwatch sessions show {session}` shows it");
+    Err(last.unwrap_or_else(|| Complaint::failed("the daemon did not come back")).hint(hint))
+}
+
+/// Shows a turn: words as they come where somebody watches, else only the whole answer.
+struct Screen {
+    attended: bool,
+    streamed: String,
+}
+
+impl Screen {
+    fn new(attended: bool) -> Self {
+        Self { attended, streamed: String::new() }
+    }
+
+    fn show(&mut self, news: &News) {
+        if !self.attended {
+            return;
+        }
+        match news {
+            News::Text { text } => {
+                print!("{text}");
+                let _ = std::io::stdout().flush();
+                self.streamed.push_str(text);
+            }
+            News::Restarted if !self.streamed.is_empty() => {
+                println!("\n(that attempt broke off; trying again)");
+                self.streamed.clear();
+            }
+            News::Call { call, tool } => {
+                eprintln!("· {tool} ({call})");
+                self.streamed.clear();
+            }
+            _ => {}
+        }
+    }
+
+    fn end(&mut self, answer: &str) {
+        if self.streamed.trim().is_empty() {
+            println!("{answer}");
+        } else if let Some(rest) = answer.trim().strip_prefix(self.streamed.trim()) {
+            println!("{rest}");
+        } else {
+            println!("\n{answer}");
+        }
+        self.streamed.clear();
+    }
+}

@@ -1,0 +1,50 @@
+//! `serve` and `check`.
+
+use std::io::IsTerminal as _;
+
+use tokio::runtime::Runtime;
+
+use super::complain::{Complaint, Exit};
+use crate::config::{Home, check_secrets};
+use crate::daemon::{Daemon, Held};
+use crate::record::logs;
+use crate::session::Snapshot;
+
+/// Runs the daemon until it is stopped.
+pub(super) fn run(home: Home, runtime: &Runtime) -> Result<Exit, Complaint> {
+    home.create()?;
+    let _held = Held::take(&home.lock_path())?;
+    let snapshot = Snapshot::load(&home)?;
+    let guards = logs::start(&home.logs_dir(), true)
+        .map_err(|error| Complaint::failed(format!("the log cannot be written: {error}")))?;
+    for fault in check_secrets(&snapshot.config) {
+        tracing::warn!("{}", fault.to_string().trim_end());
+    }
+    let gave_up = runtime.block_on(async {
+        let daemon = Daemon::start(home, snapshot).await?;
+        daemon.hear_signals()?;
+        daemon.say_ready();
+        if std::io::stderr().is_terminal() {
+            eprintln!("midwatch keeps watch; Ctrl-C stops it.");
+        }
+        Ok::<_, Complaint>(daemon.run().await)
+    })?;
+    drop(guards);
+    Ok(if gave_up { Exit::Failed } else { Exit::Done })
+}
+
+/// Parses everything and opens nothing.
+pub(super) fn check(home: &Home, json: bool) -> Result<Exit, Complaint> {
+    let snapshot = Snapshot::load(home)?;
+    let warnings = check_secrets(&snapshot.config);
+    for warning in &warnings {
+        eprintln!("{}", warning.to_string().trim_end());
+    }
+    let files: Vec<_> = snapshot.config.files.iter().map(|file| file.display().to_string()).collect();
+    if json {
+        println!("{}", serde_json::json!({ "ok": true, "files": files, "warnings": warnings }));
+    } else {
+        println!("{} files are well: {}", files.len(), files.join(", "));
+    }
+    Ok(Exit::Done)
+}
