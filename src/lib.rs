@@ -2,16 +2,16 @@
 
 #[macro_use]
 pub mod domain;
+pub mod channel;
+pub mod cli;
 pub mod config;
-pub mod record;
-pub mod store;
-pub mod reply;
-pub mod policy;
-pub mod model;
+pub mod daemon;
 pub mod gate;
+pub mod model;
+pub mod policy;
+pub mod record;
+pub mod reply;
+pub mod session;
+pub mod store;
 pub mod tool;
 pub mod turn;
-pub mod session;
-pub mod channel;
-pub mod daemon;
-pub mod cli;

@@ -73,11 +73,7 @@ pub fn code_in(text: &str) -> Option<&str> {
 ///
 /// # Errors
 /// The store's. A file that cannot be written is told in the chat and in the log, and the code is void.
-pub async fn finish_claims(
-    services: &SharedServices,
-    channel: &str,
-    file: &std::path::Path,
-) -> Result<(), StoreError> {
+pub async fn finish_claims(services: &SharedServices, channel: &str, file: &std::path::Path) -> Result<(), StoreError> {
     let claims = services.store.read("read claimed codes", pins::claimed).await?;
     for (id, claim) in claims {
         let Ok(pair) = serde_json::from_value::<Pair>(claim) else { continue };

@@ -71,7 +71,9 @@ fn exit_of(fate: &Fate) -> Exit {
 /// Shows the end of a turn that is at work already.
 async fn attach(client: &Client, session: &str, attended: bool) -> Result<(), Complaint> {
     if !is_session_name(session) {
-        return Err(Complaint::new(Exit::Usage, format!("`{session}` is no session name")).hint("1 to 32 of a-z 0-9 - _"));
+        return Err(
+            Complaint::new(Exit::Usage, format!("`{session}` is no session name")).hint("1 to 32 of a-z 0-9 - _")
+        );
     }
     let mut news = client.watch(session).await?;
     let Some(Heard::Attached(attached)) = news.next().await else { return Ok(()) };
@@ -102,7 +104,9 @@ async fn cancel(client: &Client, session: &str) -> Result<(), Complaint> {
 /// Says `text` and follows it to its end, through a restart of the daemon if need be.
 async fn exchange(client: &Client, session: &str, text: &str, attended: bool) -> Result<Fate, Complaint> {
     if !is_session_name(session) {
-        return Err(Complaint::new(Exit::Usage, format!("`{session}` is no session name")).hint("1 to 32 of a-z 0-9 - _"));
+        return Err(
+            Complaint::new(Exit::Usage, format!("`{session}` is no session name")).hint("1 to 32 of a-z 0-9 - _")
+        );
     }
     let said = Say { id: random_word(), session: session.to_owned(), text: text.to_owned() };
     let mut news = client.watch(session).await?;
@@ -142,7 +146,9 @@ async fn exchange(client: &Client, session: &str, text: &str, attended: bool) ->
                     return Ok(fate);
                 }
                 "dead" => {
-                    screen.end(fate.answer.as_deref().unwrap_or("This message was set aside; `midwatch status` shows why."));
+                    screen.end(
+                        fate.answer.as_deref().unwrap_or("This message was set aside; `midwatch status` shows why."),
+                    );
                     return Ok(fate);
                 }
                 _ => {}
@@ -152,11 +158,7 @@ async fn exchange(client: &Client, session: &str, text: &str, attended: bool) ->
 }
 
 /// Waits for a daemon that went away.
-async fn again(
-    client: &Client,
-    session: &str,
-    message: InboxId,
-) -> Result<BoxStream<'static, Heard>, Complaint> {
+async fn again(client: &Client, session: &str, message: InboxId) -> Result<BoxStream<'static, Heard>, Complaint> {
     eprintln!("(the daemon went away; waiting for it to come back)");
     let mut last = None;
     for _ in 0..AWAY_MAX {
@@ -166,7 +168,9 @@ async fn again(
             Err(complaint) => last = Some(complaint),
         }
     }
-    let hint = format!("{message} is stored and is answered after the daemon's next start; `midwatch sessions show {session}` shows it");
+    let hint = format!(
+        "{message} is stored and is answered after the daemon's next start; `midwatch sessions show {session}` shows it"
+    );
     Err(last.unwrap_or_else(|| Complaint::failed("the daemon did not come back")).hint(hint))
 }
 

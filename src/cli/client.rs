@@ -49,9 +49,7 @@ impl Client {
         // The token is read anew each time: a restarted daemon has another one.
         let token = std::fs::read_to_string(&self.token).map_err(|_| self.no_daemon())?;
         let sent = request.bearer_auth(token.trim()).send().await;
-        let response = sent.map_err(|error| {
-            if error.is_connect() { self.no_daemon() } else { lost(&error) }
-        })?;
+        let response = sent.map_err(|error| if error.is_connect() { self.no_daemon() } else { lost(&error) })?;
         let status = response.status();
         if status.is_success() || status == StatusCode::UNPROCESSABLE_ENTITY {
             return Ok(response);
@@ -83,10 +81,7 @@ impl Client {
     }
 
     /// Watches a session; the stream ends when the daemon goes away.
-    pub(super) async fn watch(
-        &self,
-        session: &str,
-    ) -> Result<BoxStream<'static, Heard>, Complaint> {
+    pub(super) async fn watch(&self, session: &str) -> Result<BoxStream<'static, Heard>, Complaint> {
         let response = self.send(self.http.get(Self::url(&format!("/v1/events?session={session}")))).await?;
         let bytes = response.bytes_stream().map(|chunk| chunk.map_err(|error| error.to_string()));
         let heard = sse::events(bytes, STREAM_MAX).filter_map(|event| async move {

@@ -93,7 +93,9 @@ impl From<StartError> for Complaint {
     fn from(error: StartError) -> Self {
         match error {
             StartError::Home(error) => error.into(),
-            StartError::Tools(_) => Self::new(Exit::Config, error.to_string()).hint("make the folder, or name another one"),
+            StartError::Tools(_) => {
+                Self::new(Exit::Config, error.to_string()).hint("make the folder, or name another one")
+            }
             other => Self::failed(other.to_string()),
         }
     }

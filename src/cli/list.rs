@@ -18,7 +18,13 @@ pub(super) async fn run(client: &Client, command: &Command, as_json: bool) -> Re
         Command::Turns { act: None } => {
             let answer: Value = client.get("/v1/turns").await?;
             let text = rows(&answer["turns"], "no turn is open or set aside", |turn| {
-                format!("{}  {}  {}  since {}", word(turn, "id"), word(turn, "state"), word(turn, "session"), word(turn, "started_at"))
+                format!(
+                    "{}  {}  {}  since {}",
+                    word(turn, "id"),
+                    word(turn, "state"),
+                    word(turn, "session"),
+                    word(turn, "started_at")
+                )
             });
             (answer, text)
         }
@@ -34,7 +40,11 @@ pub(super) async fn run(client: &Client, command: &Command, as_json: bool) -> Re
             let text = rows(&answer["replies"], "no reply needs you", |reply| {
                 format!(
                     "{}  {}  {} {}  {}",
-                    word(reply, "id"), word(reply, "state"), word(reply, "channel"), word(reply, "chat"), word(reply, "error")
+                    word(reply, "id"),
+                    word(reply, "state"),
+                    word(reply, "channel"),
+                    word(reply, "chat"),
+                    word(reply, "error")
                 )
             });
             (answer, text)
@@ -59,12 +69,20 @@ pub(super) async fn run(client: &Client, command: &Command, as_json: bool) -> Re
             let text = rows(&answer["links"], "no chat is linked; `midwatch link telegram` makes a code", |link| {
                 let list = |key: &str| {
                     let items = link[key].as_array().map(Vec::as_slice).unwrap_or_default();
-                    let items: Vec<_> = items.iter().map(|item| item.as_str().map_or_else(|| item.to_string(), ToOwned::to_owned)).collect();
+                    let items: Vec<_> = items
+                        .iter()
+                        .map(|item| item.as_str().map_or_else(|| item.to_string(), ToOwned::to_owned))
+                        .collect();
                     if items.is_empty() { "nothing".to_owned() } else { items.join(", ") }
                 };
                 format!(
                     "{}  {} chat {}  senders {}  mention {}  may {}",
-                    word(link, "name"), word(link, "channel"), word(link, "chat"), list("senders"), word(link, "mention"), list("allow")
+                    word(link, "name"),
+                    word(link, "channel"),
+                    word(link, "chat"),
+                    list("senders"),
+                    word(link, "mention"),
+                    list("allow")
                 )
             });
             (answer, text)
@@ -74,7 +92,11 @@ pub(super) async fn run(client: &Client, command: &Command, as_json: bool) -> Re
             let text = rows(&answer["sessions"], "no session yet", |session| {
                 format!(
                     "{}  {}  {} turns, {} messages, last {}",
-                    word(session, "id"), word(session, "thread"), word(session, "turns"), word(session, "messages"), word(session, "active_at")
+                    word(session, "id"),
+                    word(session, "thread"),
+                    word(session, "turns"),
+                    word(session, "messages"),
+                    word(session, "active_at")
                 )
             });
             (answer, text)
@@ -87,7 +109,14 @@ pub(super) async fn run(client: &Client, command: &Command, as_json: bool) -> Re
         Command::Timeline { id } => {
             let answer: Value = client.get(&format!("/v1/timeline/{}", checked(id)?)).await?;
             let text = rows(&answer["timeline"], "nothing happened yet", |line| {
-                format!("{}  {}  {}  {}{}", word(line, "at"), word(line, "turn"), word(line, "kind"), word(line, "call"), line["detail"])
+                format!(
+                    "{}  {}  {}  {}{}",
+                    word(line, "at"),
+                    word(line, "turn"),
+                    word(line, "kind"),
+                    word(line, "call"),
+                    line["detail"]
+                )
             });
             (answer, text)
         }
@@ -111,7 +140,12 @@ pub(super) async fn run(client: &Client, command: &Command, as_json: bool) -> Re
             (answer, text)
         }
         Command::Stop => (client.post("/v1/stop", &nothing).await?, "stopping".to_owned()),
-        Command::Try | Command::Config { .. } | Command::Serve | Command::Check | Command::Say { .. } | Command::Chat { .. } => {
+        Command::Try
+        | Command::Config { .. }
+        | Command::Serve
+        | Command::Check
+        | Command::Say { .. }
+        | Command::Chat { .. } => {
             return Err(Complaint::failed("this command does not ask the daemon"));
         }
     };

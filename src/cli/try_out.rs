@@ -19,7 +19,8 @@ pub(super) async fn run() -> Result<Exit, Complaint> {
         let what = what.to_owned();
         move |error: std::io::Error| Complaint::failed(format!("{what}: {error}"))
     };
-    let folder = tempfile::Builder::new().prefix("midwatch-").tempdir().map_err(io("no throw-away home can be made"))?;
+    let folder =
+        tempfile::Builder::new().prefix("midwatch-").tempdir().map_err(io("no throw-away home can be made"))?;
     let home = Home::find(Some(folder.path().to_owned()), None)?;
     home.create()?;
     std::fs::create_dir_all(&home.config).map_err(io("no throw-away home can be made"))?;

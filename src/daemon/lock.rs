@@ -41,8 +41,7 @@ impl Held {
     pub fn take(path: &Path) -> Result<Self, LockError> {
         let shown = path.display().to_string();
         let io = |cause| LockError::Io { path: shown.clone(), cause };
-        let mut file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).map_err(io)?;
+        let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).map_err(io)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => {

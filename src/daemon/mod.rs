@@ -152,7 +152,10 @@ impl Daemon {
         let gave_up = match tokio::time::timeout(drain, &mut desk).await {
             Ok(ended) => ended.is_ok_and(|ended| ended == Ended::GaveUp),
             Err(_) => {
-                tracing::warn!(drain_secs = drain.as_secs(), "Turns did not reach a checkpoint in time; they are put aside where they are.");
+                tracing::warn!(
+                    drain_secs = drain.as_secs(),
+                    "Turns did not reach a checkpoint in time; they are put aside where they are."
+                );
                 self.services.abort.ask();
                 matches!(tokio::time::timeout(GIVE_UP_MAX, desk).await, Ok(Ok(Ended::GaveUp)))
             }

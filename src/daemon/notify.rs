@@ -12,12 +12,12 @@ use crate::session::SharedServices;
 const STATUS_EVERY: Duration = Duration::from_secs(60);
 
 /// Work is taken.
-pub fn ready() {
+pub(super) fn ready() {
     say(&[NotifyState::Ready]);
 }
 
 /// No new work is taken.
-pub fn stopping() {
+pub(super) fn stopping() {
     say(&[NotifyState::Stopping, NotifyState::Status("stopping")]);
 }
 
@@ -29,7 +29,7 @@ fn say(state: &[NotifyState<'_>]) {
 }
 
 /// Feeds the watchdog while every critical loop comes round in time, and keeps the status line true.
-pub async fn keep(services: Arc<SharedServices>, stop: Stop) {
+pub(super) async fn keep(services: Arc<SharedServices>, stop: Stop) {
     let watchdog = sd_notify::watchdog_enabled();
     // Twice within the watchdog's time, so that one late wake-up is no death.
     let every = watchdog.map_or(STATUS_EVERY, |within| (within / 2).min(STATUS_EVERY)).max(Duration::from_millis(50));
@@ -61,8 +61,7 @@ pub async fn keep(services: Arc<SharedServices>, stop: Stop) {
 
 fn line(services: &SharedServices, late: &[String]) -> String {
     let channels = services.health.all();
-    let mut parts: Vec<String> =
-        channels.iter().map(|channel| format!("{} {}", channel.name, channel.state)).collect();
+    let mut parts: Vec<String> = channels.iter().map(|channel| format!("{} {}", channel.name, channel.state)).collect();
     if services.store.has_outage() {
         parts.push("store does not take writes".to_owned());
     }

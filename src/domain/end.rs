@@ -90,7 +90,11 @@ impl FromStr for EndReason {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        Self::ALL.iter().copied().find(|reason| reason.as_str() == text).ok_or_else(|| format!("`{text}` is no end reason"))
+        Self::ALL
+            .iter()
+            .copied()
+            .find(|reason| reason.as_str() == text)
+            .ok_or_else(|| format!("`{text}` is no end reason"))
     }
 }
 

@@ -46,7 +46,10 @@ pub(super) fn clear(
     let arguments = match proposed.wish.arguments {
         Ok(arguments) => arguments,
         Err(_) => {
-            return Err(refuse("the arguments are no complete JSON object; they may have been cut short by the output limit".to_owned()));
+            return Err(refuse(
+                "the arguments are no complete JSON object; they may have been cut short by the output limit"
+                    .to_owned(),
+            ));
         }
     };
     handler.check(&arguments).map_err(refuse)?;

@@ -142,9 +142,10 @@ fn parse_one(rule: &Placed, tools: &[ToolFacts]) -> Result<Grant, Fault> {
             return Err(fault(format!("tool `{tool}` is not run by this version"))
                 .with_hint(format!("remove the grant; this version runs {}", names.join(", "))));
         }
-        let nearest = tools.iter().map(|known| known.name).max_by(|a, b| {
-            strsim::jaro_winkler(a, tool).total_cmp(&strsim::jaro_winkler(b, tool))
-        });
+        let nearest = tools
+            .iter()
+            .map(|known| known.name)
+            .max_by(|a, b| strsim::jaro_winkler(a, tool).total_cmp(&strsim::jaro_winkler(b, tool)));
         let fault = fault(format!("unknown tool `{tool}` in a grant"));
         return Err(match nearest {
             Some(name) if strsim::jaro_winkler(name, &tool.to_lowercase()) > 0.8 => {
@@ -154,16 +155,31 @@ fn parse_one(rule: &Placed, tools: &[ToolFacts]) -> Result<Grant, Fault> {
         });
     }
     let patterns = inside.map(|inside| {
-        inside.split(',').map(str::trim).map(|pattern| path_pattern(pattern).map_err(&fault)).collect::<Result<Vec<_>, _>>()
+        inside
+            .split(',')
+            .map(str::trim)
+            .map(|pattern| path_pattern(pattern).map_err(&fault))
+            .collect::<Result<Vec<_>, _>>()
     });
     let patterns = patterns.transpose()?.map(|patterns| patterns.into_iter().flatten().collect());
     let roots = inside.into_iter().flat_map(|inside| inside.split(',')).map(|pattern| {
         let plain = pattern.trim().split(['*', '?', '[', '{', '\\']).next().unwrap_or_default();
         // A pattern without wildcards is its own root; otherwise the folder before the first one is.
-        if plain.len() == pattern.trim().len() { plain } else { plain.rsplit_once('/').map_or("", |(folder, _)| folder) }
+        if plain.len() == pattern.trim().len() {
+            plain
+        } else {
+            plain.rsplit_once('/').map_or("", |(folder, _)| folder)
+        }
     });
     let roots = roots.map(ToOwned::to_owned).collect();
-    Ok(Grant { tool: tool.to_owned(), text: text.to_owned(), place: rule.place.clone(), after_outside, patterns, roots })
+    Ok(Grant {
+        tool: tool.to_owned(),
+        text: text.to_owned(),
+        place: rule.place.clone(),
+        after_outside,
+        patterns,
+        roots,
+    })
 }
 
 /// A path pattern under the workspace; `dir/**` covers `dir` itself too, or it could not be listed.

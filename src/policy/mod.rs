@@ -103,11 +103,9 @@ pub fn decide(facts: &Facts<'_>, grants: &Grants) -> Decision {
         };
     }
     match (facts.mode, facts.class) {
-        (Mode::Console, EffectClass::Read) => Decision {
-            verdict: Verdict::Allow,
-            rule: "the console may read the workspace".to_owned(),
-            cure: None,
-        },
+        (Mode::Console, EffectClass::Read) => {
+            Decision { verdict: Verdict::Allow, rule: "the console may read the workspace".to_owned(), cure: None }
+        }
         (Mode::Daemon, EffectClass::Read) => match grants.allowed_by(facts) {
             Some(allow) => Decision {
                 verdict: Verdict::Allow,
@@ -155,17 +153,57 @@ mod tests {
             ("a deny beats an allow", &["read_file"], &["read_file"], Daemon, "read_file", Some("a.md"), Deny),
             ("a deny holds for the console too", &[], &["read_file"], Console, "read_file", Some("a.md"), Deny),
             ("the console reads", &[], &[], Console, "read_file", Some("a.md"), Allow),
-            ("a pattern matches beneath", &["read_file(notes/**)"], &[], Daemon, "read_file", Some("notes/x/a.md"), Allow),
+            (
+                "a pattern matches beneath",
+                &["read_file(notes/**)"],
+                &[],
+                Daemon,
+                "read_file",
+                Some("notes/x/a.md"),
+                Allow,
+            ),
             ("and the folder itself", &["list_files(notes/**)"], &[], Daemon, "list_files", Some("notes"), Allow),
             ("but not its neighbour", &["read_file(notes/**)"], &[], Daemon, "read_file", Some("notes2/a.md"), Deny),
             ("a star stays in its folder", &["read_file(*.md)"], &[], Daemon, "read_file", Some("x/a.md"), Deny),
             ("one of several patterns", &["read_file(a, b/*)"], &[], Daemon, "read_file", Some("b/c"), Allow),
             ("no subject, no pattern match", &["read_file(a)"], &[], Daemon, "read_file", None, Deny),
-            ("a deny pattern without a subject holds", &["read_file"], &["read_file(a)"], Daemon, "read_file", None, Deny),
-            ("a walk does not lead past a deny", &["list_files"], &["list_files(a/b/**)"], Daemon, "list_files", Some("a"), Deny),
+            (
+                "a deny pattern without a subject holds",
+                &["read_file"],
+                &["read_file(a)"],
+                Daemon,
+                "read_file",
+                None,
+                Deny,
+            ),
+            (
+                "a walk does not lead past a deny",
+                &["list_files"],
+                &["list_files(a/b/**)"],
+                Daemon,
+                "list_files",
+                Some("a"),
+                Deny,
+            ),
             ("nor from the top", &["list_files"], &["list_files(**/x)"], Daemon, "list_files", Some("."), Deny),
-            ("a walk elsewhere goes on", &["list_files"], &["list_files(a/b/**)"], Daemon, "list_files", Some("c"), Allow),
-            ("a deny pattern elsewhere does not", &["read_file"], &["read_file(a)"], Daemon, "read_file", Some("b"), Allow),
+            (
+                "a walk elsewhere goes on",
+                &["list_files"],
+                &["list_files(a/b/**)"],
+                Daemon,
+                "list_files",
+                Some("c"),
+                Allow,
+            ),
+            (
+                "a deny pattern elsewhere does not",
+                &["read_file"],
+                &["read_file(a)"],
+                Daemon,
+                "read_file",
+                Some("b"),
+                Allow,
+            ),
         ] {
             let facts = Facts { tool, class: EffectClass::Read, subject, walks: tool == "list_files", mode };
             assert_eq!(decide(&facts, &grants(allow, deny)).verdict, expected, "{name}");

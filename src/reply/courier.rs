@@ -166,7 +166,8 @@ impl Courier {
             // After an unknown commit the row may stand as `sending`; nothing has left, so it may go back.
             tracing::warn!(part = %id, %error, "A send could not begin.");
             if error.is_unknown() {
-                self.finish(id, &part, Outcome::Later(self.clock.now(), "the store broke before the send".to_owned())).await;
+                self.finish(id, &part, Outcome::Later(self.clock.now(), "the store broke before the send".to_owned()))
+                    .await;
             }
             if error.is_outage() {
                 tokio::time::sleep(Duration::from_secs(1)).await;

@@ -29,13 +29,7 @@ pub fn target_of(row: &InboxRow) -> Option<Target> {
 ///
 /// # Errors
 /// SQLite's, and [`StoreError::Refused`] when it has ended before.
-pub fn close(
-    db: &Connection,
-    turn: TurnId,
-    reason: EndReason,
-    detail: &str,
-    now: Timestamp,
-) -> Result<(), StoreError> {
+pub fn close(db: &Connection, turn: TurnId, reason: EndReason, detail: &str, now: Timestamp) -> Result<(), StoreError> {
     let row = turns::get(db, turn)?.ok_or_else(|| StoreError::Refused(format!("{turn} is unknown")))?;
     let head = chain::head(db, row.session)?;
     let last_seq = head.as_ref().map_or(0, |head| head.last_seq);
@@ -115,7 +109,11 @@ fn settle(db: &Connection, turn: TurnId, kind: &'static str, now: Timestamp) -> 
             let detail = serde_json::json!({});
             timeline::append(db, &Entry { session: Some(row.session), turn: Some(turn), call: None, kind, detail }, now)
         }
-        (_, Some(row)) => Err(StoreError::Refused(format!("{turn} is {}; only parked turns can be acted on", row.state))),
-        (_, None) => Err(StoreError::Refused(format!("{turn} is unknown; `midwatch turns` lists what can be acted on"))),
+        (_, Some(row)) => {
+            Err(StoreError::Refused(format!("{turn} is {}; only parked turns can be acted on", row.state)))
+        }
+        (_, None) => {
+            Err(StoreError::Refused(format!("{turn} is unknown; `midwatch turns` lists what can be acted on")))
+        }
     }
 }

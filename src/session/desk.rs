@@ -487,7 +487,8 @@ impl Desk {
                     }
                 }
                 let detail = json!({ "command": command });
-                let entry = Entry { session: Some(session), turn: Some(turn), call: None, kind: "command.done", detail };
+                let entry =
+                    Entry { session: Some(session), turn: Some(turn), call: None, kind: "command.done", detail };
                 timeline::append(db, &entry, now)?;
                 Ok((turn, shown))
             })
@@ -544,10 +545,7 @@ fn open_turn(
 
 /// The turn's first message: the time and the budget, words of others, then what the sender said.
 fn cause(group: &[InboxRow], new: &NewTurn, speaker: Option<&str>, now: Timestamp) -> Message {
-    let mut blocks = vec![Block::Text {
-        text: prompt::context(now, &new.budget, speaker),
-        origin: Origin::Operator,
-    }];
+    let mut blocks = vec![Block::Text { text: prompt::context(now, &new.budget, speaker), origin: Origin::Operator }];
     for row in group {
         blocks.extend(row.outside.iter().cloned());
         if !row.text.is_empty() {

@@ -189,9 +189,9 @@ impl SharedServices {
         let snapshot = self.snapshot();
         match mode {
             Mode::Console => snapshot.console.clone(),
-            Mode::Daemon => link
-                .and_then(|link| snapshot.links.get(link))
-                .map_or_else(Arc::default, |rights| rights.grants.clone()),
+            Mode::Daemon => {
+                link.and_then(|link| snapshot.links.get(link)).map_or_else(Arc::default, |rights| rights.grants.clone())
+            }
         }
     }
 

@@ -184,11 +184,7 @@ pub async fn status(services: &SharedServices) -> Result<Status, StoreError> {
         channels: services.health.all(),
         turns_running: counts.turns_running,
         inbox: Inbox { new: counts.inbox_new, running: counts.inbox_running, dead: counts.inbox_dead },
-        outbox: Outbox {
-            pending: counts.outbox_pending,
-            uncertain: counts.outbox_uncertain,
-            dead: counts.outbox_dead,
-        },
+        outbox: Outbox { pending: counts.outbox_pending, uncertain: counts.outbox_uncertain, dead: counts.outbox_dead },
         effects_uncertain: 0,
         turns_parked: counts.turns_parked,
         approvals_waiting: 0,
@@ -277,7 +273,11 @@ impl Status {
         if !self.parked.is_empty() {
             let _ = writeln!(text, "\nSet aside ({}): midwatch turns retry|drop ID", self.turns_parked);
             for turn in &self.parked {
-                let _ = writeln!(text, "  {} of {}, the process died {} times over it", turn.id, turn.started_at, turn.crashes);
+                let _ = writeln!(
+                    text,
+                    "  {} of {}, the process died {} times over it",
+                    turn.id, turn.started_at, turn.crashes
+                );
             }
         }
         if !self.replies.is_empty() {
@@ -289,7 +289,10 @@ impl Status {
             }
         }
         if !self.unlinked.is_empty() {
-            let _ = writeln!(text, "\nNot answered in the last day: `midwatch link telegram` links a chat, or add the sender to its link");
+            let _ = writeln!(
+                text,
+                "\nNot answered in the last day: `midwatch link telegram` links a chat, or add the sender to its link"
+            );
             for chat in &self.unlinked {
                 let name: String = chat.name.chars().filter(|c| !c.is_control()).take(60).collect();
                 let _ = writeln!(

@@ -131,9 +131,8 @@ pub fn commit(db: &Connection, new: &NewCheckpoint, now: Timestamp) -> Result<(C
         now.0
     ])?;
     let id = CheckpointId::from_row(db.last_insert_rowid());
-    db.prepare_cached("update sessions set head = ?2, last_seq = ?3, active_at_ms = ?4 where id = ?1")?.execute(
-        params![session, id.row(), last_seq, now.0],
-    )?;
+    db.prepare_cached("update sessions set head = ?2, last_seq = ?3, active_at_ms = ?4 where id = ?1")?
+        .execute(params![session, id.row(), last_seq, now.0])?;
     Ok((id, last_seq))
 }
 

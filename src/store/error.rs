@@ -18,7 +18,9 @@ pub enum StoreError {
         cause: String,
     },
     /// A newer midwatch wrote this file.
-    #[error("{path} has schema {found}, this version knows up to {known}: start the newer midwatch, or restore the backup that its migration kept beside the file")]
+    #[error(
+        "{path} has schema {found}, this version knows up to {known}: start the newer midwatch, or restore the backup that its migration kept beside the file"
+    )]
     FromTheFuture {
         /// The database.
         path: PathBuf,

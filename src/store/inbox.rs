@@ -173,12 +173,7 @@ fn edit(db: &Connection, arrival: &Arrival) -> Result<Accepted, StoreError> {
 ///
 /// # Errors
 /// SQLite's.
-pub fn ensure_session(
-    db: &Connection,
-    key: &str,
-    link: Option<&str>,
-    now: Timestamp,
-) -> Result<SessionId, StoreError> {
+pub fn ensure_session(db: &Connection, key: &str, link: Option<&str>, now: Timestamp) -> Result<SessionId, StoreError> {
     if let Some(session) = session_of(db, key)? {
         db.prepare_cached("update sessions set link = ?2 where id = ?1 and link is not ?2")?
             .execute(params![session.to_string(), link])?;
@@ -255,7 +250,8 @@ pub struct InboxRow {
     pub received_at: Timestamp,
 }
 
-const COLUMNS: &str = "id, session, channel, chat, thread_key, link, sender, sender_name, text, outside, command, album,
+const COLUMNS: &str =
+    "id, session, channel, chat, thread_key, link, sender, sender_name, text, outside, command, album,
                        near_limit, reply_to, not_before_ms, received_at_ms, topic";
 
 fn from_row(row: &Row<'_>) -> rusqlite::Result<InboxRow> {
@@ -397,8 +393,10 @@ pub fn begin(db: &Connection, group: &[InboxRow], turn: TurnId) -> Result<(), St
 /// SQLite's.
 pub fn end_of_turn(db: &Connection, turn: TurnId, dead: Option<&str>, now: Timestamp) -> Result<(), StoreError> {
     let state = if dead.is_some() { "dead" } else { "done" };
-    db.prepare_cached("update inbox set state = ?2, reason = ?3, ended_at_ms = ?4 where turn = ?1 and state = 'running'")?
-        .execute(params![turn.row(), state, dead, now.0])?;
+    db.prepare_cached(
+        "update inbox set state = ?2, reason = ?3, ended_at_ms = ?4 where turn = ?1 and state = 'running'",
+    )?
+    .execute(params![turn.row(), state, dead, now.0])?;
     Ok(())
 }
 
@@ -461,7 +459,8 @@ pub fn fate(db: &Connection, id: InboxId) -> Result<Option<Fate>, StoreError> {
             .query_row([turn], |row| row.get(0))
             .optional()?;
         let blocks = last.map(|json| serde_json::from_str(&json)).transpose()?;
-        answer = blocks.map(|blocks| crate::domain::Message { role: crate::domain::Role::Assistant, blocks }.plain_text());
+        answer =
+            blocks.map(|blocks| crate::domain::Message { role: crate::domain::Role::Assistant, blocks }.plain_text());
     }
     Ok(Some(Fate { state, turn: turn.map(TurnId::from_row), reason: reason.or(why), answer }))
 }

@@ -88,7 +88,8 @@ impl Store {
         migrate::bring_up_to_date(path, migrate::MIGRATIONS)?;
         let writer = Writer::open(path)?;
         let (queue, waiting) = mpsc::channel();
-        let thread = std::thread::Builder::new().name("store-writer".into()).spawn(move || write_loop(writer, &waiting));
+        let thread =
+            std::thread::Builder::new().name("store-writer".into()).spawn(move || write_loop(writer, &waiting));
         let thread = thread.map_err(|error| StoreError::Open { path: path.to_owned(), cause: error.to_string() })?;
         let driver = Driver::Thread {
             queue: Mutex::new(Some(queue)),
@@ -175,7 +176,10 @@ impl Store {
                 let _permit = readers.permits.acquire().await.map_err(|_| StoreError::Closed)?;
                 let idle = readers.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
                 let path = self.0.path.clone();
-                #[expect(clippy::disallowed_methods, reason = "the store's readers are a shell that owns blocking work")]
+                #[expect(
+                    clippy::disallowed_methods,
+                    reason = "the store's readers are a shell that owns blocking work"
+                )]
                 let (db, answer) = tokio::task::spawn_blocking(move || {
                     let db = match idle.map_or_else(|| connect_reader(&path), Ok) {
                         Ok(db) => db,

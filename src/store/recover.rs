@@ -30,10 +30,7 @@ pub fn take_over(db: &Connection, boot: BootId, now: Timestamp) -> Result<Found,
         sql.query_map([&boot], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<Result<_, _>>()?;
     for (turn, crashes) in died {
         let crashes = crashes + 1;
-        db.execute(
-            "update turns set crashes = ?2, state = 'suspended' where id = ?1",
-            params![turn, crashes],
-        )?;
+        db.execute("update turns set crashes = ?2, state = 'suspended' where id = ?1", params![turn, crashes])?;
         let turn = TurnId::from_row(turn);
         if crashes >= CRASHES_MAX { found.to_park.push(turn) } else { found.resumed.push(turn) }
     }

@@ -50,10 +50,14 @@ fn mark(db: &Connection, name: &str) -> Result<(), StoreError> {
 #[test]
 fn a_panic_in_the_middle_closure_costs_that_closure_alone() {
     let (_folder, path) = fresh();
-    let (heard, rows) = three(&path, |_| (), |db| {
-        mark(db, "two")?;
-        panic!("in the middle")
-    });
+    let (heard, rows) = three(
+        &path,
+        |_| (),
+        |db| {
+            mark(db, "two")?;
+            panic!("in the middle")
+        },
+    );
     assert!(heard[0].is_ok() && heard[2].is_ok(), "{heard:?}");
     assert_eq!(heard[1].as_ref().unwrap_err().to_string(), "two panicked: in the middle");
     assert_eq!(rows, ["one", "three"]);
@@ -62,10 +66,14 @@ fn a_panic_in_the_middle_closure_costs_that_closure_alone() {
 #[test]
 fn a_constraint_in_the_middle_closure_costs_that_closure_alone() {
     let (_folder, path) = fresh();
-    let (heard, rows) = three(&path, |_| (), |db| {
-        mark(db, "two")?;
-        mark(db, "one")
-    });
+    let (heard, rows) = three(
+        &path,
+        |_| (),
+        |db| {
+            mark(db, "two")?;
+            mark(db, "one")
+        },
+    );
     assert!(heard[0].is_ok() && heard[2].is_ok(), "{heard:?}");
     assert_eq!(heard[1].as_ref().unwrap_err().to_string(), "two: UNIQUE constraint failed: cursors.channel");
     assert_eq!(rows, ["one", "three"]);

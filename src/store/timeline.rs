@@ -43,15 +43,17 @@ pub struct Line {
 /// # Errors
 /// SQLite's.
 pub fn append(db: &Connection, entry: &Entry, now: Timestamp) -> Result<(), StoreError> {
-    db.prepare_cached("insert into timeline (at_ms, session, turn, call, kind, detail) values (?1, ?2, ?3, ?4, ?5, ?6)")?
-        .execute(params![
-            now.0,
-            entry.session.map(|id| id.to_string()),
-            entry.turn.map(TurnId::row),
-            entry.call.map(|id| id.to_string()),
-            entry.kind,
-            entry.detail.to_string()
-        ])?;
+    db.prepare_cached(
+        "insert into timeline (at_ms, session, turn, call, kind, detail) values (?1, ?2, ?3, ?4, ?5, ?6)",
+    )?
+    .execute(params![
+        now.0,
+        entry.session.map(|id| id.to_string()),
+        entry.turn.map(TurnId::row),
+        entry.call.map(|id| id.to_string()),
+        entry.kind,
+        entry.detail.to_string()
+    ])?;
     Ok(())
 }
 

@@ -56,8 +56,7 @@ pub struct TurnRow {
     pub started_at: Timestamp,
 }
 
-const COLUMNS: &str =
-    "id, session, mode, state, link, sender, crashes, budget, spent, end_reason, started_at_ms";
+const COLUMNS: &str = "id, session, mode, state, link, sender, crashes, budget, spent, end_reason, started_at_ms";
 
 fn from_row(row: &Row<'_>) -> rusqlite::Result<TurnRow> {
     let bad = |index, error: String| {
@@ -192,8 +191,10 @@ pub fn end(
 /// # Errors
 /// SQLite's.
 pub fn suspend(db: &Connection, turn: TurnId, spent: &Spent) -> Result<(), StoreError> {
-    db.prepare_cached("update turns set state = 'suspended', spent = ?2 where id = ?1 and state in ('running', 'parked')")?
-        .execute(params![turn.row(), serde_json::to_string(spent)?])?;
+    db.prepare_cached(
+        "update turns set state = 'suspended', spent = ?2 where id = ?1 and state in ('running', 'parked')",
+    )?
+    .execute(params![turn.row(), serde_json::to_string(spent)?])?;
     release(db, turn)
 }
 
@@ -207,7 +208,12 @@ fn release(db: &Connection, turn: TurnId) -> Result<(), StoreError> {
 ///
 /// # Errors
 /// SQLite's.
-pub fn list(db: &Connection, session: Option<SessionId>, open_only: bool, limit: i64) -> Result<Vec<TurnRow>, StoreError> {
+pub fn list(
+    db: &Connection,
+    session: Option<SessionId>,
+    open_only: bool,
+    limit: i64,
+) -> Result<Vec<TurnRow>, StoreError> {
     let sql = format!(
         "select {COLUMNS} from turns where (?1 is null or session = ?1) and (?2 = 0 or state <> 'done')
           order by id desc limit ?3"
@@ -224,7 +230,9 @@ pub fn list(db: &Connection, session: Option<SessionId>, open_only: bool, limit:
 /// # Errors
 /// SQLite's.
 pub fn spent_since(db: &Connection, since: Timestamp) -> Result<(u64, Spent), StoreError> {
-    let mut sql = db.prepare_cached("select spent from turns where id >= coalesce((select min(id) from turns where started_at_ms >= ?1), 9e18)")?;
+    let mut sql = db.prepare_cached(
+        "select spent from turns where id >= coalesce((select min(id) from turns where started_at_ms >= ?1), 9e18)",
+    )?;
     let mut all = Spent::default();
     let mut turns = 0;
     let mut rows = sql.query([since.0])?;

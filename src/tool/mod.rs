@@ -85,12 +85,14 @@ impl<A: DeserializeOwned + Send + 'static> FileTool<A> {
     fn new(root: &Arc<Root>, hands: &Arc<Semaphore>, told: (&str, &str, Value), run: Run<A>) -> Self {
         let (name, description, parameters) = told;
         let schema = ToolSchema { name: name.to_owned(), description: description.to_owned(), parameters };
-        let declaration = Declaration { schema, class: EffectClass::Read, subject: Some("path"), walks: name != read_file::NAME };
+        let declaration =
+            Declaration { schema, class: EffectClass::Read, subject: Some("path"), walks: name != read_file::NAME };
         Self { declaration, root: root.clone(), hands: hands.clone(), run }
     }
 
     fn arguments(arguments: &Map<String, Value>) -> Result<A, String> {
-        serde_json::from_value(Value::Object(arguments.clone())).map_err(|error| format!("the arguments do not fit: {error}"))
+        serde_json::from_value(Value::Object(arguments.clone()))
+            .map_err(|error| format!("the arguments do not fit: {error}"))
     }
 }
 
@@ -127,7 +129,10 @@ impl<A: DeserializeOwned + Send + 'static> Handler for FileTool<A> {
             // Set when this future is dropped, so that the thread does not work on for nobody.
             let gone = Gone(Arc::new(AtomicBool::new(false)));
             let seen = gone.0.clone();
-            #[expect(clippy::disallowed_methods, reason = "tools are a shell that owns blocking work, bounded by its hands")]
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "tools are a shell that owns blocking work, bounded by its hands"
+            )]
             let done = tokio::task::spawn_blocking(move || {
                 let _place = place;
                 run(&root, &arguments, &|| seen.load(Ordering::Relaxed) || stop.is_asked())

@@ -119,7 +119,8 @@ impl Driver {
                             self.audience.hear(self.session(), News::Restarted);
                         };
                         let seams = (self.clock.as_ref(), self.rng.as_ref());
-                        let asking = attempt::ask(self.model.as_ref(), &request, seams, deadline, &on_text, &on_failure);
+                        let asking =
+                            attempt::ask(self.model.as_ref(), &request, seams, deadline, &on_text, &on_failure);
                         self.within(deadline, asking).await
                     };
                     let tries = tries.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -308,8 +309,13 @@ impl Driver {
         let (spent, clock) = (state.saved.spent, self.clock.clone());
         let put_aside = self.store.write("put a turn aside", move |db| {
             turns::suspend(db, turn, &spent)?;
-            let entry =
-                Entry { session: Some(session), turn: Some(turn), kind: "turn.suspended", detail: json!({}), call: None };
+            let entry = Entry {
+                session: Some(session),
+                turn: Some(turn),
+                kind: "turn.suspended",
+                detail: json!({}),
+                call: None,
+            };
             timeline::append(db, &entry, clock.now())
         });
         match put_aside.await {
@@ -355,7 +361,13 @@ impl Driver {
             };
             // Plain data of ours always serialises.
             let detail = serde_json::to_value(&outcome.passage).unwrap_or_default();
-            lines.push(Entry { session: Some(session), turn: Some(turn), call: Some(outcome.passage.call), kind, detail });
+            lines.push(Entry {
+                session: Some(session),
+                turn: Some(turn),
+                call: Some(outcome.passage.call),
+                kind,
+                detail,
+            });
         }
         self.store
             .write("note a batch", move |db| {

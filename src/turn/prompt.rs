@@ -54,7 +54,8 @@ fn read(path: &Path) -> Option<String> {
 /// The block that opens a turn: the time, the budget, and who speaks where many do.
 #[must_use]
 pub fn context(now: Timestamp, budget: &Budget, speaker: Option<&str>) -> String {
-    let zoned = jiff::Timestamp::from_millisecond(now.0).unwrap_or_default().to_zoned_datetime(jiff::tz::TimeZone::system());
+    let zoned =
+        jiff::Timestamp::from_millisecond(now.0).unwrap_or_default().to_zoned_datetime(jiff::tz::TimeZone::system());
     let seconds = budget.time_ms / 1000;
     let mut text = format!("[midwatch: it is {zoned:.0}; {seconds} s for this turn");
     if let Some(speaker) = speaker {

@@ -7,8 +7,21 @@ use crate::domain::{Block, Role};
 pub(super) const REPAIRS_MAX: u8 = 2;
 
 /// Words by which an answer owns up to a failure; any of them will do.
-const OWNS_UP: &[&str] =
-    &["error", "fail", "could not", "couldn't", "cannot", "can't", "unable", "refus", "denied", "not allowed", "not found", "no such", "not exist"];
+const OWNS_UP: &[&str] = &[
+    "error",
+    "fail",
+    "could not",
+    "couldn't",
+    "cannot",
+    "can't",
+    "unable",
+    "refus",
+    "denied",
+    "not allowed",
+    "not found",
+    "no such",
+    "not exist",
+];
 
 /// Checks `answer` by its structure; the complaint is for the model.
 pub(super) fn complaint(state: &State, answer: &str) -> Option<String> {
@@ -30,7 +43,8 @@ fn quotes(last: &crate::domain::Message, answer: &str) -> bool {
     last.blocks.iter().any(|block| match block {
         Block::ToolResult { text, .. } => {
             let text = text.to_lowercase();
-            let mut words = text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| word.chars().count() >= 6);
+            let mut words =
+                text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| word.chars().count() >= 6);
             words.any(|word| answer.contains(word))
         }
         _ => false,

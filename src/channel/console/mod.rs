@@ -6,8 +6,8 @@
 //! What a console client is shown it reads from the store, so nothing of it can be lost on the way and there is no
 //! outbox row for it.
 
-pub mod wire;
 mod routes;
+pub mod wire;
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

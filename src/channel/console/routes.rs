@@ -127,7 +127,9 @@ impl From<StoreError> for Failure {
 
 fn key_of(name: &str) -> Result<ThreadKey, Failure> {
     if !is_session_name(name) {
-        return Err(Failure::bad(format!("`{}` is no session name", name.escape_debug())).hint("1 to 32 of a-z 0-9 - _"));
+        return Err(
+            Failure::bad(format!("`{}` is no session name", name.escape_debug())).hint("1 to 32 of a-z 0-9 - _")
+        );
     }
     Ok(ThreadKey { kind: ChannelKind::Console, account: "local".to_owned(), chat: name.to_owned(), thread: None })
 }
@@ -307,8 +309,7 @@ async fn act_on_turn(State(shared): State<Shared>, Path((id, act)): Path<(String
 
 async fn replies(State(shared): State<Shared>) -> Answer {
     let parts = shared.services.store.read("list replies", |db| outbox::in_doubt(db, LIST_MAX)).await?;
-    let replies: Vec<_> =
-        parts.iter().filter(|part| part.error.as_deref() != Some("dropped")).map(Doubt::of).collect();
+    let replies: Vec<_> = parts.iter().filter(|part| part.error.as_deref() != Some("dropped")).map(Doubt::of).collect();
     Ok(Json(json!({ "replies": replies })))
 }
 
@@ -324,7 +325,11 @@ async fn act_on_reply(State(shared): State<Shared>, Path((id, act)): Path<(Strin
                 "drop" => outbox::drop_part(db, id, now)?,
                 _ => return Err(StoreError::Refused(format!("replies can be resent or dropped, not `{act}`"))),
             }
-            let entry = timeline::Entry { kind: "reply.settled", detail: json!({ "reply": id, "act": act }), ..Default::default() };
+            let entry = timeline::Entry {
+                kind: "reply.settled",
+                detail: json!({ "reply": id, "act": act }),
+                ..Default::default()
+            };
             timeline::append(db, &entry, now)
         })
         .await?;
@@ -341,8 +346,13 @@ async fn link(State(shared): State<Shared>, Json(wanted): Json<Link>) -> Result<
     let [(key, channel)] = fitting.as_slice() else {
         let names: Vec<_> = channels.iter().map(|(_, channel)| channel.name.as_str()).collect();
         return Err(match (names.is_empty(), &wanted.channel) {
-            (true, _) => Failure::new(StatusCode::CONFLICT, "no Telegram account is configured or its token cannot be read")
-                .hint("write channels/telegram.toml (`midwatch config example telegram` prints one), then `midwatch reload`"),
+            (true, _) => Failure::new(
+                StatusCode::CONFLICT,
+                "no Telegram account is configured or its token cannot be read",
+            )
+            .hint(
+                "write channels/telegram.toml (`midwatch config example telegram` prints one), then `midwatch reload`",
+            ),
             (false, Some(name)) => Failure::new(StatusCode::NOT_FOUND, format!("no Telegram account `{name}`"))
                 .hint(format!("there are: {}", names.join(", "))),
             (false, None) => Failure::new(StatusCode::CONFLICT, "more than one Telegram account is configured")

@@ -108,7 +108,9 @@ impl Ear<'_> {
             let from = format!("message forwarded from {}", origin_name(origin));
             outside.push(foreign(&from, &std::mem::take(&mut text)));
         }
-        if let Some(quoted) = message.reply_to_message().filter(|_| message.thread_id.is_none() || !is_topic_root(message)) {
+        if let Some(quoted) =
+            message.reply_to_message().filter(|_| message.thread_id.is_none() || !is_topic_root(message))
+        {
             let ours = quoted.from.as_ref().is_some_and(|user| user.id.0.to_string() == self.account);
             let words = message.quote().map(|quote| quote.text.as_str());
             let words = words.or_else(|| quoted.text()).or_else(|| quoted.caption()).unwrap_or_default();
@@ -196,9 +198,11 @@ impl Ear<'_> {
         };
         let admitted = intake::admit(self.config, &speaker).map(|link| Some(link.name.clone()));
         let command = intake::command(&text, Some(self.username));
-        let topic = message["message_thread_id"].as_i64().filter(|_| message["is_topic_message"].as_bool() == Some(true));
+        let topic =
+            message["message_thread_id"].as_i64().filter(|_| message["is_topic_message"].as_bool() == Some(true));
         let topic = topic.map(|id| id.to_string());
-        let message_key = message["message_id"].as_i64().map_or_else(|| format!("update {}", raw["update_id"]), |id| id.to_string());
+        let message_key =
+            message["message_id"].as_i64().map_or_else(|| format!("update {}", raw["update_id"]), |id| id.to_string());
         let arrival = Arrival {
             channel: self.channel.to_owned(),
             update_key: raw["update_id"].to_string(),
@@ -244,7 +248,10 @@ fn foreign(from: &str, words: &str) -> Block {
     if words.chars().count() > OUTSIDE_MAX_CHARS {
         text.push('…');
     }
-    Block::Text { text: format!("[{from}]\n{text}\n[end of the {from}]"), origin: Origin::Outside { from: from.to_owned() } }
+    Block::Text {
+        text: format!("[{from}]\n{text}\n[end of the {from}]"),
+        origin: Origin::Outside { from: from.to_owned() },
+    }
 }
 
 fn origin_name(origin: &MessageOrigin) -> String {

@@ -49,7 +49,9 @@ pub enum AccountError {
     #[error("the bot token cannot be read: {0}")]
     Token(#[from] SecretError),
     /// What is there is no token; nothing of it is shown.
-    #[error("what stands in the token's place is not a bot token: it looks like 123456:AbCd…, as BotFather gives it, and nothing else")]
+    #[error(
+        "what stands in the token's place is not a bot token: it looks like 123456:AbCd…, as BotFather gives it, and nothing else"
+    )]
     NotAToken,
     /// The HTTP client cannot be made.
     #[error("{0}")]

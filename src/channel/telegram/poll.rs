@@ -47,7 +47,10 @@ impl Telegram {
         let mut failures = 0_u32;
         let mut without_offset = false;
         loop {
-            pulse.beat(self.services.clock.monotonic(), self.api.poll_deadline() + STOPPED_WAIT + Duration::from_secs(60));
+            pulse.beat(
+                self.services.clock.monotonic(),
+                self.api.poll_deadline() + STOPPED_WAIT + Duration::from_secs(60),
+            );
             let round = async {
                 if username.is_empty() {
                     username = self.who_am_i().await?;
@@ -235,7 +238,12 @@ impl Telegram {
     fn tell(&self, trouble: &Trouble) {
         self.services.health.progress(&self.channel, |channel| {
             if channel.error.as_ref() != Some(&trouble.told) {
-                tracing::warn!(channel = self.name, state = trouble.state, error = trouble.told, "The channel is in trouble.");
+                tracing::warn!(
+                    channel = self.name,
+                    state = trouble.state,
+                    error = trouble.told,
+                    "The channel is in trouble."
+                );
             }
             channel.state = trouble.state;
             channel.error = Some(trouble.told.clone());

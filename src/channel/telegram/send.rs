@@ -115,7 +115,8 @@ mod tests {
 
     #[test]
     fn b013_a_deleted_topic_is_noticed() {
-        let target = Target { channel: "telegram:1".into(), chat: "-5".into(), thread: Some("7".into()), reply_to: None };
+        let target =
+            Target { channel: "telegram:1".into(), chat: "-5".into(), thread: Some("7".into()), reply_to: None };
         assert_eq!(landed(&target, &serde_json::json!({"message_id": 3, "message_thread_id": 7})), Ok("3".to_owned()));
         assert!(matches!(landed(&target, &serde_json::json!({"message_id": 3})), Err(SendError::Refused(_))));
     }
