@@ -4,15 +4,6 @@
 //! (or `inbox.stored:3` for the third pass): then the process dies there as under `kill -9`. Release builds hold none
 //! of it. A test reads the names from the source, so a point cannot be forgotten.
 
-/// Dies here, as under SIGKILL, when the environment asks for this point by name. Nothing in a release build.
-#[macro_export]
-macro_rules! crash_point {
-    ($name:literal) => {
-        #[cfg(debug_assertions)]
-        $crate::domain::crash::passed($name);
-    };
-}
-
 /// Counts a pass of `point`, and does not return when the environment named this very pass.
 #[cfg(debug_assertions)]
 pub fn passed(point: &str) {

@@ -1,9 +1,8 @@
 //! The words every room shares, and the seams through which time and chance come in. Nothing here does I/O.
 
-#[macro_use]
-pub mod crash;
 pub mod budget;
 pub mod clock;
+pub mod crash;
 pub mod end;
 pub mod ids;
 pub mod message;

@@ -159,8 +159,8 @@ impl Step {
             }
             Self::Search { words, path: None } => ("search_files", json!({"pattern": regex::escape(words)})),
             Self::Write { path, content } => ("write_file", json!({"path": path, "content": content})),
-            // There is no tool that deletes; an empty file is as near as one comes.
-            Self::Delete { path } => ("write_file", json!({"path": path, "content": ""})),
+            // No version has such a tool: a stand-in for a model must not empty anybody's file.
+            Self::Delete { path } => ("delete_file", json!({"path": path})),
             Self::Time | Self::Before | Self::Other { .. } => return None,
         };
         let arguments: Map<String, Value> = arguments.as_object().cloned().unwrap_or_default();
@@ -174,7 +174,7 @@ impl Step {
             Self::List { path } => format!("to list the files in `{}`", path.as_deref().unwrap_or(".")),
             Self::Search { words, .. } => format!("to search the files for `{words}`"),
             Self::Write { path, .. } => format!("to write `{path}`"),
-            Self::Delete { path } => format!("to empty `{path}` (there is no tool that deletes)"),
+            Self::Delete { path } => format!("to delete `{path}`"),
             Self::Time | Self::Before | Self::Other { .. } => String::new(),
         }
     }
@@ -463,7 +463,7 @@ mod tests {
             ("search for bread in the oven", vec![r#"search_files {"pattern":"bread in the oven"}"#]),
             ("write \"milk\" to notes/list.md", vec![r#"write_file {"content":"milk","path":"notes/list.md"}"#]),
             ("write back to Ann to a.md", vec![r#"write_file {"content":"back to Ann","path":"a.md"}"#]),
-            ("delete notes/list.md", vec![r#"write_file {"content":"","path":"notes/list.md"}"#]),
+            ("delete notes/list.md", vec![r#"delete_file {"path":"notes/list.md"}"#]),
             ("list files And then read a.md", vec!["list_files {}", r#"read_file {"path":"a.md"}"#]),
             ("what time is it and then ls", vec!["list_files {}"]),
             ("what time is it?", vec![]),

@@ -233,6 +233,21 @@ mod tests {
         };
         insta::assert_snapshot!(
             ["reed_file", "write_file", "read_file(", "read_file()", "read_file(/etc/*)", "read_file(../x)", "read_file([)", "Read_File", ""]
-                .map(parse).join("\n"), @"");
+                .map(parse).join("\n"), @r"
+        error: channels/telegram.toml:7: unknown tool `reed_file` in a grant
+        hint: did you mean `read_file`?
+        error: channels/telegram.toml:7: tool `write_file` is not run by this version
+        hint: remove the grant; this version runs read_file, list_files
+        error: channels/telegram.toml:7: grant `read_file(` has no closing parenthesis
+        hint: a grant is `tool` or `tool(pattern, pattern)`, with `!` at the end to hold after outside text too
+        error: channels/telegram.toml:7: an empty pattern in a grant; leave the parentheses out to mean all arguments
+        error: channels/telegram.toml:7: pattern `/etc/*` leads out of the workspace; patterns are relative to it
+        error: channels/telegram.toml:7: pattern `../x` leads out of the workspace; patterns are relative to it
+        error: channels/telegram.toml:7: pattern `[`: unclosed character class; missing ']'
+        error: channels/telegram.toml:7: unknown tool `Read_File` in a grant
+        hint: did you mean `read_file`?
+        error: channels/telegram.toml:7: an empty grant
+        hint: a grant is `tool` or `tool(pattern, pattern)`, with `!` at the end to hold after outside text too
+        ");
     }
 }

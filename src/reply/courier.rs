@@ -22,6 +22,8 @@ use crate::store::{Store, StoreError};
 const CHATS_AT_ONCE: usize = 16;
 /// Sends that surely did not arrive before a part is dead; with the growing waits, about a day of outage.
 const ATTEMPTS_MAX: u32 = 1_000;
+/// Tries to write down how a send ended before others get their turn.
+const FINISH_TRIES: u32 = 5;
 /// First and longest wait after a send that surely did not arrive.
 const WAITS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(120));
 /// The courier looks again after this long even if nobody calls, and says that it is well.
@@ -96,6 +98,9 @@ impl Courier {
     pub async fn run(self, stop: Stop, pulse: Option<Pulse>) {
         let mut busy: Vec<String> = Vec::new();
         let mut sends = FuturesUnordered::new();
+        // Sends whose end the store did not take yet; they must not be forgotten.
+        let mut unwritten: Vec<(Part, Outcome)> = Vec::new();
+        self.doubt_own().await;
         // `self` is borrowed by the sends, so the wake has to be a value of its own.
         let mut wake = self.wake.clone();
         let mut waking = true;
@@ -104,6 +109,12 @@ impl Courier {
                 pulse.beat(self.clock.monotonic(), LOOK_EVERY * 3);
             }
             wake.mark_unchanged();
+            for (part, outcome) in std::mem::take(&mut unwritten) {
+                match self.finish(&part, outcome).await {
+                    None => busy.retain(|other| *other != part.target.chat),
+                    Some(outcome) => unwritten.push((part, outcome)),
+                }
+            }
             let mut next_look = LOOK_EVERY;
             match self.due().await {
                 Ok(parts) => {
@@ -135,12 +146,18 @@ impl Courier {
                     next_look = Duration::from_secs(2);
                 }
             }
-            if sends.is_empty() && stop.is_asked() && self.is_flushed().await {
+            if sends.is_empty() && stop.is_asked() && (!unwritten.is_empty() || self.is_flushed().await) {
                 return;
+            }
+            if !unwritten.is_empty() {
+                next_look = next_look.min(Duration::from_secs(5));
             }
             tokio::select! {
                 biased;
-                Some(chat) = sends.next(), if !sends.is_empty() => busy.retain(|other| *other != chat),
+                Some((part, left)) = sends.next(), if !sends.is_empty() => match left {
+                    None => busy.retain(|other| *other != part.target.chat),
+                    Some(outcome) => unwritten.push((part, outcome)),
+                },
                 woken = wake.changed(), if waking => waking = woken.is_ok(),
                 () = stop.asked(), if !stop.is_asked() => {}
                 () = tokio::time::sleep(next_look.max(Duration::from_millis(5))) => {}
@@ -159,20 +176,32 @@ impl Courier {
         self.due().await.map_or(true, |parts| parts.iter().all(|part| part.not_before > now))
     }
 
-    /// Sends one part; returns its chat.
-    async fn bring(&self, part: Part) -> String {
+    /// What an earlier attempt of this task had on its way when it broke: its answers are lost.
+    async fn doubt_own(&self) {
+        let (channel, boot, now) = (self.platform.channel(), self.boot, self.clock.now());
+        let doubted = self.store.write("doubt broken sends", move |db| outbox::doubt(db, &channel, boot, now)).await;
+        match doubted {
+            Ok(0) => {}
+            Ok(parts) => tracing::warn!(parts, "Replies were on their way when the courier broke."),
+            Err(error) => tracing::warn!(%error, "The outbox could not be looked through."),
+        }
+    }
+
+    /// Sends one part; returns it, with its outcome where the store did not take that.
+    async fn bring(&self, part: Part) -> (Part, Option<Outcome>) {
         let (id, boot) = (part.id, self.boot);
         if let Err(error) = self.store.write("begin a send", move |db| outbox::begin(db, id, boot)).await {
             // After an unknown commit the row may stand as `sending`; nothing has left, so it may go back.
             tracing::warn!(part = %id, %error, "A send could not begin.");
+            let mut left = None;
             if error.is_unknown() {
-                self.finish(id, &part, Outcome::Later(self.clock.now(), "the store broke before the send".to_owned()))
-                    .await;
+                let outcome = Outcome::Later(self.clock.now(), "the store broke before the send".to_owned());
+                left = self.finish(&part, outcome).await;
             }
             if error.is_outage() {
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
-            return part.target.chat;
+            return (part, left);
         }
         crash_point!("outbox.sending");
         let label = if part.again { AGAIN } else { "" };
@@ -198,9 +227,9 @@ impl Courier {
             Err(SendError::Formatting(why) | SendError::Refused(why)) => Outcome::Dead(why),
             Err(SendError::Unknown(why)) => Outcome::Uncertain(why),
         };
-        self.finish(id, &part, outcome).await;
+        let left = self.finish(&part, outcome).await;
         crash_point!("outbox.recorded");
-        part.target.chat
+        (part, left)
     }
 
     fn after_failure(&self, attempts: u32) -> Timestamp {
@@ -208,8 +237,9 @@ impl Courier {
         self.clock.now().after(self.rng.jitter(wait))
     }
 
-    /// Writes down how a send ended, through outages of the store: what was sent must not be forgotten.
-    async fn finish(&self, id: OutboxId, part: &Part, outcome: Outcome) {
+    /// Writes down how a send ended, through short outages of the store; gives the outcome back after a long one.
+    async fn finish(&self, part: &Part, outcome: Outcome) -> Option<Outcome> {
+        let id: OutboxId = part.id;
         let line = match &outcome {
             Outcome::Sent(_) => None,
             Outcome::Later(_, why) => Some(("reply.waits", why.clone())),
@@ -221,7 +251,7 @@ impl Courier {
             tracing::warn!(part = %id, chat = part.target.chat, kind, why, "A reply did not go out as it should.");
         }
         let (session, turn) = (part.session, part.turn);
-        for tries in 1..=10_u32 {
+        for tries in 1..=FINISH_TRIES {
             let (outcome, line, now) = (outcome.clone(), line.clone(), self.clock.now());
             let written = self.store.write("finish a send", move |db| {
                 outbox::finish(db, id, &outcome, now)?;
@@ -233,16 +263,16 @@ impl Courier {
             });
             // Finishing twice changes nothing: only a row in `sending` is touched.
             match written.await {
-                Ok(()) => return,
+                Ok(()) => return None,
                 Err(error) if error.is_outage() && !matches!(error, StoreError::Closed) => {
                     tokio::time::sleep(self.rng.jitter(Duration::from_millis(200) * (1 << tries.min(7)))).await;
                 }
                 Err(error) => {
                     tracing::error!(part = %id, %error, "How a send ended could not be stored; the next start finds it uncertain.");
-                    return;
+                    return None;
                 }
             }
         }
-        tracing::error!(part = %id, "How a send ended could not be stored; the next start finds it uncertain.");
+        Some(outcome)
     }
 }

@@ -28,6 +28,13 @@ use crate::turn::{Audience as _, Driver, Ended, News, Saved, State, prompt};
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// After an outage of the store.
 const LOOK_AFTER_TROUBLE: Duration = Duration::from_secs(2);
+/// Strangers' rows are cleared away this often, once they are older than a day or more than so many.
+const TIDY_EVERY: Duration = Duration::from_secs(600);
+const STRANGERS_FOR: Duration = Duration::from_secs(86_400);
+const STRANGERS_MAX: i64 = 10_000;
+const TIDY_AT_ONCE: i64 = 5_000;
+/// Where turns without a platform come from.
+const CONSOLE: &str = "console:local";
 /// Most messages of a window read at once.
 const HISTORY_MAX: i64 = 5_000;
 
@@ -38,13 +45,15 @@ pub struct Desk {
     at_work: BTreeMap<Id, (SessionId, TurnId)>,
     /// Turns whose store failed them: they are put aside as soon as it takes writes again.
     lost: Vec<(TurnId, Option<&'static str>)>,
+    /// When strangers' rows were last cleared away, monotonic.
+    tidied: Duration,
 }
 
 impl Desk {
     /// A desk with nothing on it.
     #[must_use]
     pub fn new(services: Arc<SharedServices>) -> Self {
-        Self { services, turns: JoinSet::new(), at_work: BTreeMap::new(), lost: Vec::new() }
+        Self { services, turns: JoinSet::new(), at_work: BTreeMap::new(), lost: Vec::new(), tidied: Duration::ZERO }
     }
 
     /// Takes over from earlier boots: voids their leases, parks what the process died over too often.
@@ -106,17 +115,30 @@ impl Desk {
     async fn look(&mut self) -> Result<Duration, StoreError> {
         self.settle_lost().await;
         self.answer_urgent().await?;
+        self.tidy().await?;
         let limit = self.services.snapshot().config.limits.concurrent_turns as usize;
         let mut wait = if self.lost.is_empty() { LOOK_EVERY } else { LOOK_AFTER_TROUBLE };
         if self.turns.len() >= limit {
             return Ok(wait);
         }
         let room = limit - self.turns.len();
-        let (suspended, waiting) = self
+        let boot = self.services.boot;
+        let (held, suspended, waiting) = self
             .services
             .store
-            .read("look at the inbox", move |db| Ok((turns::suspended(db, room)?, inbox::waiting(db, room + 64)?)))
+            .read("look at the inbox", move |db| {
+                Ok((turns::held_by(db, boot)?, turns::suspended(db, room)?, inbox::waiting(db, room + 64)?))
+            })
             .await?;
+        // Opened by a commit whose answer was lost, or left by a desk that broke: nobody works on it.
+        let at_work: Vec<TurnId> = self.at_work.values().map(|(_, turn)| *turn).collect();
+        let known = |turn: &TurnId| at_work.contains(turn) || self.lost.iter().any(|(lost, _)| lost == turn);
+        let orphans: Vec<TurnId> = held.into_iter().filter(|turn| !known(turn)).collect();
+        if !orphans.is_empty() {
+            tracing::warn!(?orphans, "Turns were open and nobody worked on them.");
+            self.lost.extend(orphans.into_iter().map(|turn| (turn, None)));
+            self.settle_lost().await;
+        }
         for turn in suspended {
             if self.turns.len() < limit && !self.is_at_work(turn.session) {
                 self.resume(turn).await?;
@@ -142,13 +164,31 @@ impl Desk {
         Ok(wait)
     }
 
+    async fn tidy(&mut self) -> Result<(), StoreError> {
+        let now = self.services.clock.monotonic();
+        if now.saturating_sub(self.tidied) < TIDY_EVERY {
+            return Ok(());
+        }
+        self.tidied = now;
+        let wall = self.services.clock.now();
+        let before = Timestamp(wall.0 - i64::try_from(STRANGERS_FOR.as_millis()).unwrap_or_default());
+        let gone = self.services.store.write("clear strangers' rows away", move |db| {
+            inbox::forget_ignored(db, before, STRANGERS_MAX, TIDY_AT_ONCE)
+        });
+        let gone = gone.await?;
+        if gone > 0 {
+            tracing::info!(gone, "Rows of messages that were not answered were cleared away.");
+        }
+        Ok(())
+    }
+
     fn is_at_work(&self, session: SessionId) -> bool {
         self.at_work.values().any(|(busy, _)| *busy == session)
     }
 
     /// `/stop`, `/status`: answered without waiting for the queue.
     async fn answer_urgent(&self) -> Result<(), StoreError> {
-        let rows = self.services.store.read("look for commands", |db| inbox::urgent(db)).await?;
+        let rows = self.services.store.read("look for commands", inbox::urgent).await?;
         for row in rows {
             let running = self.services.hub.running(row.session);
             let answer = match (row.command.as_deref(), running) {
@@ -368,10 +408,10 @@ impl Desk {
             Err(error) => (error.id(), Err(error)),
         };
         let Some((session, turn)) = self.at_work.remove(&id) else { return };
-        if let Some(target) = self.services.hub.end(session).and_then(|running| running.target) {
-            let now = self.services.clock.now();
-            self.services.health.progress(&target.channel, |channel| channel.last_handled_at = Some(now));
-        }
+        let target = self.services.hub.end(session).and_then(|running| running.target);
+        let channel = target.map_or_else(|| CONSOLE.to_owned(), |target| target.channel);
+        let now = self.services.clock.now();
+        self.services.health.progress(&channel, |channel| channel.last_handled_at = Some(now));
         self.services.hub.nudge(session);
         match ended {
             Ok(Ended::Concluded(reason)) => tracing::info!(%turn, %session, %reason, "A turn ended."),
@@ -409,7 +449,7 @@ impl Desk {
             match settled {
                 Ok(()) => self.services.desk.notify_one(),
                 Err(StoreError::Refused(_)) => {}
-                Err(error) if matches!(error, StoreError::Closed) => {}
+                Err(StoreError::Closed) => {}
                 Err(error) => {
                     tracing::warn!(%turn, %error, "A lost turn could not be settled yet.");
                     still.push((turn, broke));

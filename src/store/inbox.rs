@@ -8,7 +8,7 @@
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::StoreError;
-use crate::domain::{Block, InboxId, SessionId, ThreadKey, Timestamp, TurnId};
+use crate::domain::{Block, InboxId, Message, Role, SessionId, ThreadKey, Timestamp, TurnId};
 
 /// Most messages joined into one turn.
 pub const JOIN_MAX: usize = 12;
@@ -441,28 +441,30 @@ pub struct Fate {
 /// # Errors
 /// SQLite's; blocks that do not read back.
 pub fn fate(db: &Connection, id: InboxId) -> Result<Option<Fate>, StoreError> {
-    let found: Option<(String, Option<i64>, Option<String>, Option<String>, Option<String>)> = db
-        .prepare_cached(
-            "select h.state, h.turn, t.end_reason, h.answer, h.reason
-               from inbox i join inbox h on h.id = coalesce(i.joined_to, i.id) left join turns t on t.id = h.turn
-              where i.id = ?1",
-        )?
-        .query_row([id.row()], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?)))
+    let mut sql = db.prepare_cached(
+        "select h.state, h.turn, coalesce(t.end_reason, h.reason), h.answer
+           from inbox i join inbox h on h.id = coalesce(i.joined_to, i.id) left join turns t on t.id = h.turn
+          where i.id = ?1",
+    )?;
+    let found = sql
+        .query_row([id.row()], |row| {
+            let turn = row.get::<_, Option<i64>>(1)?.map(TurnId::from_row);
+            Ok(Fate { state: row.get(0)?, turn, reason: row.get(2)?, answer: row.get(3)? })
+        })
         .optional()?;
-    let Some((state, turn, reason, mut answer, why)) = found else { return Ok(None) };
-    if let (Some(turn), Some(_), None) = (turn, &reason, &answer) {
+    let Some(mut fate) = found else { return Ok(None) };
+    if let (Some(turn), Some(_), None) = (fate.turn, &fate.reason, &fate.answer) {
         let last: Option<String> = db
             .prepare_cached(
                 "select blocks from messages where turn = ?1 and session = (select session from turns where id = ?1)
                     and role = 'assistant' order by seq desc limit 1",
             )?
-            .query_row([turn], |row| row.get(0))
+            .query_row([turn.row()], |row| row.get(0))
             .optional()?;
         let blocks = last.map(|json| serde_json::from_str(&json)).transpose()?;
-        answer =
-            blocks.map(|blocks| crate::domain::Message { role: crate::domain::Role::Assistant, blocks }.plain_text());
+        fate.answer = blocks.map(|blocks| Message { role: Role::Assistant, blocks }.plain_text());
     }
-    Ok(Some(Fate { state, turn: turn.map(TurnId::from_row), reason: reason.or(why), answer }))
+    Ok(Some(fate))
 }
 
 /// Removes strangers' rows beyond the newest `keep` and those older than `before`; at most `limit` at a time.

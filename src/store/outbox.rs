@@ -193,6 +193,18 @@ pub fn finish(db: &Connection, id: OutboxId, outcome: &Outcome, now: Timestamp) 
     Ok(())
 }
 
+/// Marks what `boot` had on its way on `channel` as uncertain: the task that sent it is gone.
+///
+/// # Errors
+/// SQLite's.
+pub fn doubt(db: &Connection, channel: &str, boot: BootId, now: Timestamp) -> Result<usize, StoreError> {
+    Ok(db.execute(
+        "update outbox set state = 'uncertain', error = 'the courier broke while this was on its way', ended_at_ms = ?3
+          where channel = ?1 and state = 'sending' and boot = ?2",
+        params![channel, boot.to_string(), now.0],
+    )?)
+}
+
 /// One part.
 ///
 /// # Errors

@@ -204,6 +204,16 @@ fn release(db: &Connection, turn: TurnId) -> Result<(), StoreError> {
     Ok(())
 }
 
+/// Turns that this boot holds, whether or not anybody works on them.
+///
+/// # Errors
+/// SQLite's.
+pub fn held_by(db: &Connection, boot: BootId) -> Result<Vec<TurnId>, StoreError> {
+    let mut sql = db.prepare_cached("select id from turns where state = 'running' and boot = ?1 order by id")?;
+    let rows = sql.query_map([boot.to_string()], |row| row.get(0).map(TurnId::from_row))?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
 /// Turns of a session, newest first; all sessions' when none is named.
 ///
 /// # Errors

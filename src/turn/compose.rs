@@ -132,10 +132,10 @@ fn is_words(block: &Block) -> bool {
 fn shortened(message: &Message, cap: usize) -> Message {
     let mut message = message.clone();
     for block in &mut message.blocks {
-        if let Block::ToolResult { text, .. } = block {
-            if text.len() > cap {
-                *text = head_and_tail(text, cap);
-            }
+        if let Block::ToolResult { text, .. } = block
+            && text.len() > cap
+        {
+            *text = head_and_tail(text, cap);
         }
     }
     message

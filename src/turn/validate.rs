@@ -22,7 +22,7 @@ pub fn validate(request: &Request) -> Result<(), String> {
         if last == Some(message.role) {
             return broken("follows one of the same side");
         }
-        if (message.role == Role::Tool) != !waiting.is_empty() {
+        if (message.role == Role::Tool) == waiting.is_empty() {
             return broken("calls and results do not meet");
         }
         match message.role {

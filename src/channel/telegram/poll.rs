@@ -46,21 +46,23 @@ impl Telegram {
         let mut username = String::new();
         let mut failures = 0_u32;
         let mut without_offset = false;
+        let mut claims = true;
         loop {
             pulse.beat(
                 self.services.clock.monotonic(),
                 self.api.poll_deadline() + STOPPED_WAIT + Duration::from_secs(60),
             );
+            let claims = &mut claims;
             let round = async {
                 if username.is_empty() {
                     username = self.who_am_i().await?;
-                    let file = self.config_file();
-                    if let Some(file) = &file {
-                        pairing::finish_claims(&self.services, &self.channel, file).await.map_err(Failed::Store)?;
-                    }
                     tracing::info!(channel = self.name, username, "The account answers.");
                 }
-                self.one_round(&username, without_offset).await
+                if *claims && let Some(file) = self.config_file() {
+                    pairing::finish_claims(&self.services, &self.channel, &file).await.map_err(Failed::Store)?;
+                    *claims = false;
+                }
+                self.one_round(&username, without_offset, claims).await
             };
             let outcome = tokio::select! {
                 biased;
@@ -100,7 +102,7 @@ impl Telegram {
         snapshot.config.telegram.iter().find(|account| account.name == self.name).map(|account| account.file.clone())
     }
 
-    async fn one_round(&self, username: &str, without_offset: bool) -> Result<Round, Failed> {
+    async fn one_round(&self, username: &str, without_offset: bool, claims: &mut bool) -> Result<Round, Failed> {
         let channel = self.channel.clone();
         let cursor = self.services.store.read("read a cursor", move |db| inbox::cursor(db, &channel)).await;
         let cursor = cursor.map_err(Failed::Store)?;
@@ -121,7 +123,7 @@ impl Telegram {
         let Some(last) = updates.iter().filter_map(|update| update["update_id"].as_i64()).next_back() else {
             return Ok(Round { known_only: false });
         };
-        let accepted = self.accept(username, &updates, last).await.map_err(Failed::Store)?;
+        let accepted = self.accept(username, &updates, last, claims).await.map_err(Failed::Store)?;
         crash_point!("telegram.stored");
         let known_only = !accepted.is_empty() && accepted.iter().all(|accepted| *accepted == Accepted::Known);
         if accepted.iter().any(|accepted| !matches!(accepted, Accepted::Known)) {
@@ -131,8 +133,15 @@ impl Telegram {
         Ok(Round { known_only })
     }
 
-    /// Stores a batch with its cursor, and with it what pairing codes it brings.
-    async fn accept(&self, username: &str, updates: &[Value], last: i64) -> Result<Vec<Accepted>, StoreError> {
+    /// Stores a batch with its cursor, and with it what pairing codes it brings; `claims` says that there may be some
+    /// to finish.
+    async fn accept(
+        &self,
+        username: &str,
+        updates: &[Value],
+        last: i64,
+        claims: &mut bool,
+    ) -> Result<Vec<Accepted>, StoreError> {
         let snapshot = self.services.snapshot();
         let Some(config) = snapshot.config.telegram.iter().find(|account| account.name == self.name) else {
             // Taken out by a reload: the daemon ends this task; until then nothing is acknowledged.
@@ -147,7 +156,7 @@ impl Telegram {
             self.services.health.progress(&self.channel, |channel| channel.unparsed += unparsed);
         }
         let pairs: Vec<_> = heard.iter().filter_map(|heard| self.pair_of(heard)).collect();
-        let wants_link = !pairs.is_empty();
+        *claims |= !pairs.is_empty();
         let arrivals: Vec<_> = heard.into_iter().map(|heard| heard.arrival).collect();
         let channel = self.channel.clone();
         let accepted = self
@@ -173,9 +182,6 @@ impl Telegram {
             })
             .await?;
         crash_point!("telegram.claimed");
-        if wants_link {
-            pairing::finish_claims(&self.services, &self.channel, &config.file).await?;
-        }
         Ok(accepted)
     }
 
