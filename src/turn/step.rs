@@ -280,3 +280,6 @@ fn shown(state: &State, reason: EndReason, words: String) -> String {
     }
     parts.join("\n\n")
 }
+
+#[cfg(test)]
+mod tests;
