@@ -2,12 +2,20 @@
 
 use super::status::Status;
 
+/// The commands and what they do, for a platform's menu and for `/help`.
+pub const MENU: &[(&str, &str)] = &[
+    ("new", "a fresh start: I stop looking at what was said before (nothing is deleted)"),
+    ("stop", "stop what I am doing for you"),
+    ("status", "how I am"),
+    ("help", "what you can type"),
+];
+
 /// `/help`.
-pub const HELP: &str = "I am midwatch, an agent that keeps watch. Write what you need; I answer here.\n\n\
-/new – a fresh start: I stop looking at what was said before (nothing is deleted)\n\
-/stop – stop what I am doing for you\n\
-/status – how I am\n\
-/help – this list";
+#[must_use]
+pub fn help() -> String {
+    let lines: Vec<_> = MENU.iter().map(|(word, told)| format!("/{word} – {told}")).collect();
+    format!("I am midwatch, an agent that keeps watch. Write what you need; I answer here.\n\n{}", lines.join("\n"))
+}
 
 /// `/new`.
 pub const NEW: &str = "A fresh start. What was said before is kept, but I no longer look at it.";

@@ -394,6 +394,7 @@ impl Desk {
             boot: services.boot,
             head: opened.head,
             resumed,
+            lines: Vec::new(),
         };
         services.hub.begin(session, Running { turn, sender, cancel, target, link });
         let task = self.turns.spawn(driver.drive(state));
@@ -494,9 +495,9 @@ impl Desk {
                 let (mut first_seq, last_seq) = head.as_ref().map_or((1, 0), |head| (head.first_seq, head.last_seq));
                 let shown = if command == "new" {
                     first_seq = last_seq + 1;
-                    commands::NEW
+                    commands::NEW.to_owned()
                 } else {
-                    commands::HELP
+                    commands::help()
                 };
                 let checkpoint = NewCheckpoint {
                     session,
@@ -517,7 +518,7 @@ impl Desk {
                 }
                 match target_of(row) {
                     Some(target) => {
-                        outbox::insert(db, &target, (Some(session), Some(turn)), &reply::plain(shown), now)?;
+                        outbox::insert(db, &target, (Some(session), Some(turn)), &reply::plain(&shown), now)?;
                     }
                     None => {
                         db.execute(
@@ -534,7 +535,7 @@ impl Desk {
             })
             .await?;
         crash_point!("desk.command_done");
-        let ended = News::Ended { turn, reason: EndReason::Natural, text: shown.to_owned() };
+        let ended = News::Ended { turn, reason: EndReason::Natural, text: shown };
         self.services.hub.hear(session, ended);
         self.services.wake_couriers();
         Ok(())

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::news::{Audience, News};
 use super::state::{Conclusion, Effect, Event, State};
 use super::{attempt, step};
-use crate::domain::{BootId, CheckpointId, Clock, EndReason, Rng, SessionId, Stop, TurnId};
+use crate::domain::{BootId, CallId, CheckpointId, Clock, EndReason, Rng, SessionId, Stop, TurnId};
 use crate::gate::{self, BoundToolPlan, Outcome, ToolContext};
 use crate::model::ModelClient;
 use crate::policy::Grants;
@@ -55,6 +55,8 @@ pub struct Driver {
     pub head: Option<CheckpointId>,
     /// Goes on after a crash or a stop.
     pub resumed: bool,
+    /// Lines of the timeline that wait for the next commit.
+    pub lines: Vec<Entry>,
 }
 
 /// How driving ended.
@@ -123,8 +125,7 @@ impl Driver {
                             attempt::ask(self.model.as_ref(), &request, seams, deadline, &on_text, &on_failure);
                         self.within(deadline, asking).await
                     };
-                    let tries = tries.into_inner().unwrap_or_else(PoisonError::into_inner);
-                    self.note_tries(tries).await;
+                    self.note_tries(tries.into_inner().unwrap_or_else(PoisonError::into_inner));
                     match asked {
                         Ok(Ok(attempt)) => Event::Answered(attempt),
                         Ok(Err(error)) => {
@@ -149,9 +150,7 @@ impl Driver {
                     let running = gate::run_batch(&self.plan, &grants, &self.context, batch, left);
                     match self.within(deadline, running).await {
                         Ok(outcomes) => {
-                            if let Err(error) = self.note_passages(&outcomes).await {
-                                tracing::warn!(turn = %self.turn(), %error, "The way of a batch could not be noted.");
-                            }
+                            self.note_passages(&outcomes);
                             crash_point!("turn.after_tools");
                             Event::Ran(outcomes)
                         }
@@ -185,11 +184,13 @@ impl Driver {
         let new = self.checkpoint(state, kind, messages);
         let (spent, turn) = (state.saved.spent, self.turn());
         let clock = self.clock.clone();
+        let lines = std::mem::take(&mut self.lines);
         let id = self
             .safely("commit a checkpoint", move |db| {
                 let now = clock.now();
                 let (id, _) = chain::commit(db, &new, now)?;
                 turns::spend(db, turn, &spent)?;
+                lines.iter().try_for_each(|line| timeline::append(db, line, now))?;
                 Ok(id)
             })
             .await?;
@@ -264,10 +265,15 @@ impl Driver {
         let (spent, reason, tells) = (state.saved.spent, conclusion.reason, conclusion.tells_window);
         let detail = conclusion.detail.clone();
         let clock = self.clock.clone();
-        let told = json!({
-            "reason": reason, "rounds": spent.rounds, "input_tokens": spent.input_tokens,
-            "output_tokens": spent.output_tokens, "time_ms": spent.time_ms, "detail": detail,
-        });
+        self.note(
+            None,
+            "turn.ended",
+            json!({
+                "reason": reason, "rounds": spent.rounds, "input_tokens": spent.input_tokens,
+                "output_tokens": spent.output_tokens, "time_ms": spent.time_ms, "detail": detail,
+            }),
+        );
+        let lines = std::mem::take(&mut self.lines);
         let ended = self
             .safely("conclude a turn", move |db| {
                 let now = clock.now();
@@ -280,14 +286,7 @@ impl Driver {
                 if tells {
                     db.execute("update sessions set window_told = 1 where id = ?1", [session.to_string()])?;
                 }
-                let entry = Entry {
-                    session: Some(session),
-                    turn: Some(turn),
-                    kind: "turn.ended",
-                    detail: told.clone(),
-                    ..Entry::default()
-                };
-                timeline::append(db, &entry, now)?;
+                lines.iter().try_for_each(|line| timeline::append(db, line, now))?;
                 Ok(id)
             })
             .await;
@@ -304,19 +303,15 @@ impl Driver {
         }
     }
 
-    async fn suspend(&self, state: &State) -> Ended {
+    async fn suspend(&mut self, state: &State) -> Ended {
         let (turn, session) = (self.turn(), self.session());
         let (spent, clock) = (state.saved.spent, self.clock.clone());
+        self.note(None, "turn.suspended", json!({}));
+        let lines = std::mem::take(&mut self.lines);
         let put_aside = self.store.write("put a turn aside", move |db| {
             turns::suspend(db, turn, &spent)?;
-            let entry = Entry {
-                session: Some(session),
-                turn: Some(turn),
-                kind: "turn.suspended",
-                detail: json!({}),
-                call: None,
-            };
-            timeline::append(db, &entry, clock.now())
+            let now = clock.now();
+            lines.iter().try_for_each(|line| timeline::append(db, line, now))
         });
         match put_aside.await {
             Ok(()) => {
@@ -327,54 +322,31 @@ impl Driver {
         }
     }
 
-    async fn note_tries(&self, tries: Vec<serde_json::Value>) {
-        if tries.is_empty() {
-            return;
-        }
-        let (turn, session, clock) = (self.turn(), self.session(), self.clock.clone());
-        let noted = self.store.write("note failed model calls", move |db| {
-            let entry = Entry {
-                session: Some(session),
-                turn: Some(turn),
-                kind: "model.retried",
-                detail: json!({ "tries": tries }),
-                call: None,
-            };
-            timeline::append(db, &entry, clock.now())
-        });
-        if let Err(error) = noted.await {
-            tracing::warn!(%turn, %error, "Failed model calls could not be noted.");
+    /// Lines of the timeline go into the turn's next commit: they cost none of their own.
+    fn note(&mut self, call: Option<CallId>, kind: &'static str, detail: serde_json::Value) {
+        let (session, turn) = (self.session(), self.turn());
+        self.lines.push(Entry { session: Some(session), turn: Some(turn), call, kind, detail });
+    }
+
+    fn note_tries(&mut self, tries: Vec<serde_json::Value>) {
+        if !tries.is_empty() {
+            self.note(None, "model.retried", json!({ "tries": tries }));
         }
     }
 
     /// Every call's way through the gate, refused ones too.
-    async fn note_passages(&self, outcomes: &[Outcome]) -> Result<(), StoreError> {
-        let (turn, session, clock) = (self.turn(), self.session(), self.clock.clone());
-        let mut lines = Vec::new();
+    fn note_passages(&mut self, outcomes: &[Outcome]) {
         for outcome in outcomes {
-            let is_error = outcome.is_error;
-            self.audience.hear(session, News::Result { call: outcome.passage.call, is_error });
+            let (call, is_error) = (outcome.passage.call, outcome.is_error);
+            self.audience.hear(self.session(), News::Result { call, is_error });
             let kind = match &outcome.passage {
                 passage if passage.refused.is_some() => "call.refused",
                 passage if passage.failed => "call.failed",
                 _ => "call.done",
             };
             // Plain data of ours always serialises.
-            let detail = serde_json::to_value(&outcome.passage).unwrap_or_default();
-            lines.push(Entry {
-                session: Some(session),
-                turn: Some(turn),
-                call: Some(outcome.passage.call),
-                kind,
-                detail,
-            });
+            self.note(Some(call), kind, serde_json::to_value(&outcome.passage).unwrap_or_default());
         }
-        self.store
-            .write("note a batch", move |db| {
-                let now = clock.now();
-                lines.iter().try_for_each(|line| timeline::append(db, line, now))
-            })
-            .await
     }
 }
 

@@ -7,15 +7,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use teloxide::payloads::{GetMe, GetUpdates};
-use teloxide::types::AllowedUpdate;
+use teloxide::payloads::{GetMe, GetUpdates, SetMyCommands};
+use teloxide::types::{AllowedUpdate, BotCommand};
 
 use super::Telegram;
 use super::api::ApiError;
 use super::hear::{Ear, Heard};
 use crate::channel::pairing;
 use crate::domain::{Pulse, Stop};
-use crate::session::intake;
+use crate::session::{commands, intake};
 use crate::store::inbox::{self, Accepted};
 use crate::store::pins::{self, Claim};
 use crate::store::{StoreError, timeline};
@@ -56,6 +56,7 @@ impl Telegram {
             let round = async {
                 if username.is_empty() {
                     username = self.who_am_i().await?;
+                    self.show_menu().await;
                     tracing::info!(channel = self.name, username, "The account answers.");
                 }
                 if *claims && let Some(file) = self.config_file() {
@@ -95,6 +96,14 @@ impl Telegram {
         let me = self.api.send(&GetMe::new()).await.map_err(Failed::Api)?;
         // A bot always has a user name; without one no mention could mean us.
         Ok(me["username"].as_str().unwrap_or("?").to_owned())
+    }
+
+    /// Puts our commands into the platform's menu; without it they can still be typed.
+    async fn show_menu(&self) {
+        let menu = commands::MENU.iter().map(|(word, told)| BotCommand::new(*word, *told));
+        if let Err(error) = self.api.send(&SetMyCommands::new(menu)).await {
+            tracing::debug!(channel = self.name, %error, "The menu of commands could not be set.");
+        }
     }
 
     fn config_file(&self) -> Option<std::path::PathBuf> {
