@@ -1,4 +1,4 @@
-//! Does what [`step`] asks, under the turn's deadline, and feeds the results back.
+//! Does what [`step()`] asks, under the turn's deadline, and feeds the results back.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

@@ -7,7 +7,7 @@
 //!                                           └▸ conclude   (one commit: end, answer, outbox, inbox)
 //! ```
 //!
-//! [`step`] is pure: state and event in, state and effect out. [`drive`] does the effects under the turn's deadline
+//! [`step()`] is pure: state and event in, state and effect out. [`drive`] does the effects under the turn's deadline
 //! and feeds the results back; retries of a model live there and nowhere else.
 
 mod attempt;
