@@ -110,12 +110,12 @@ pub(super) async fn run(client: &Client, command: &Command, as_json: bool) -> Re
             let answer: Value = client.get(&format!("/v1/timeline/{}", checked(id)?)).await?;
             let text = rows(&answer["timeline"], "nothing happened yet", |line| {
                 format!(
-                    "{}  {}  {}  {}{}",
+                    "{}  {}  {}  {}  {}",
                     word(line, "at"),
                     word(line, "turn"),
                     word(line, "kind"),
                     word(line, "call"),
-                    line["detail"]
+                    brief(&line["detail"])
                 )
             });
             (answer, text)
@@ -199,4 +199,16 @@ fn transcript(message: &Value) -> String {
         })
         .collect();
     format!("{} {who}: {}", word(message, "turn"), words.join("\n    "))
+}
+
+/// The facts of a line as people read them; `--json` has all of them.
+fn brief(detail: &Value) -> String {
+    if let Some(refused) = detail["refused"].as_object() {
+        return format!("{} refused at {}: {}", word(detail, "tool"), refused["step"], refused["rule"]);
+    }
+    if detail["passed"].is_array() {
+        return word(detail, "tool");
+    }
+    let facts = detail.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
+    facts.map(|(key, value)| format!("{key} {value}")).collect::<Vec<_>>().join(", ")
 }

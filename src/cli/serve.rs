@@ -12,6 +12,10 @@ use crate::session::Snapshot;
 
 /// Runs the daemon until it is stopped.
 pub(super) fn run(home: Home, runtime: &Runtime) -> Result<Exit, Complaint> {
+    if !home.config_file().exists() {
+        // A mistyped --home leaves no folders behind.
+        Snapshot::load(&home)?;
+    }
     home.create()?;
     let _held = Held::take(&home.lock_path())?;
     let snapshot = Snapshot::load(&home)?;

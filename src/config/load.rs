@@ -7,10 +7,10 @@ use std::path::{Component, Path, PathBuf};
 
 use toml::de::{DeTable, DeValue};
 
-use crate::config::schema::{Reader, Table, listed, nearest, short, span_of};
+use crate::config::schema::{Reader, Table, span_of};
 use crate::config::tables::{self, ComputerUseKeys, Kind, LinkKeys, ROOT_KEYS, TelegramKeys, WorkspaceKeys};
 use crate::config::{
-    Config, Console, Fault, Faults, Home, Limits, Link, Mention, Model, Operator, Place, Policy, Provider, Supervisor,
+    Config, Console, Fault, Faults, Home, Limits, Link, Mention, Model, Operator, Policy, Provider, Supervisor,
     Telegram,
 };
 
@@ -24,14 +24,14 @@ pub const CHANNELS_MAX: usize = 32;
 /// # Errors
 /// All faults at once, by file and line. Calling again helps only after the files changed.
 pub fn load(home: &Home) -> Result<Config, Faults> {
-    let mut load = Load { home, files: Vec::new(), faults: Vec::new(), complete: true };
+    let mut load = Load { home, files: Vec::new(), faults: Vec::new() };
     let main = load.main();
     let telegram = load.channels();
     load.schedules();
-    load.across(&telegram, main.as_ref().and_then(|main| main.notify.as_ref()));
+    load.across(&telegram);
     let Load { files, faults, .. } = load;
     match main {
-        Some(Main { mut config, .. }) if faults.is_empty() => {
+        Some(mut config) if faults.is_empty() => {
             config.telegram = telegram;
             config.files = files;
             Ok(config)
@@ -73,18 +73,10 @@ pub fn telegram_example() -> String {
     format!("{account}\n{}\n", lines.collect::<Vec<_>>().join("\n"))
 }
 
-/// What `midwatch.toml` says, and where `[operator] notify` says it.
-struct Main {
-    config: Config,
-    notify: Option<(String, Place)>,
-}
-
 struct Load<'h> {
     home: &'h Home,
     files: Vec<PathBuf>,
     faults: Vec<Fault>,
-    /// Every link that stands in a channel file could be read, so that a name not among them means none.
-    complete: bool,
 }
 
 impl Load<'_> {
@@ -103,7 +95,7 @@ impl Load<'_> {
         text.ok()
     }
 
-    fn main(&mut self) -> Option<Main> {
+    fn main(&mut self) -> Option<Config> {
         let path = self.home.config_file();
         if matches!(path.try_exists(), Ok(false)) {
             let fault = Fault::in_file(&path, "there is no such file");
@@ -143,13 +135,11 @@ impl Load<'_> {
             let message = format!("{} channel files are more than the {CHANNELS_MAX} that are read", paths.len());
             self.faults.push(Fault::in_file(self.shown(&dir), message));
             paths.truncate(CHANNELS_MAX);
-            self.complete = false;
         }
         paths.into_iter().filter_map(|path| self.channel(path)).collect()
     }
 
     fn channel(&mut self, path: PathBuf) -> Option<Telegram> {
-        let complete = std::mem::replace(&mut self.complete, false);
         let text = self.text(&path)?;
         let shown = self.shown(&path);
         let (mut reader, root) = Reader::parse(&shown, &self.home.config, &text);
@@ -158,12 +148,8 @@ impl Load<'_> {
             self.faults
                 .push(Fault::in_file(&shown, "the file's name must be 1 to 32 of a-z, 0-9, - and _, then .toml"));
         }
-        let complete = complete && reader.is_whole();
         let account = read_telegram(&mut reader, root.get_ref(), name, path);
         self.faults.extend(reader.into_faults());
-        let written =
-            root.get_ref().get("link").and_then(|links| links.get_ref().as_array()).map_or(0, |links| links.len());
-        self.complete = complete && account.as_ref().is_some_and(|account| account.links.len() == written);
         account
     }
 
@@ -174,8 +160,8 @@ impl Load<'_> {
         }
     }
 
-    /// What no file can know alone: names, tokens, and the link that `notify` means.
-    fn across(&mut self, accounts: &[Telegram], notify: Option<&(String, Place)>) {
+    /// What no file can know alone: names and tokens.
+    fn across(&mut self, accounts: &[Telegram]) {
         for (number, account) in accounts.iter().enumerate() {
             let earlier = accounts.iter().take(number);
             if let Some(twin) = earlier.clone().find(|earlier| earlier.token == account.token) {
@@ -199,18 +185,6 @@ impl Load<'_> {
                     .push(Fault::at(&link.place, message).with_hint("a name means one link over all channel files"));
             }
             links.push(link);
-        }
-        let Some((name, place)) = notify else { return };
-        // A link that could not be read may be the one that is meant.
-        if self.complete && !links.iter().any(|link| link.name == *name) {
-            let names: Vec<_> = links.iter().map(|link| link.name.as_str()).collect();
-            let hint = match nearest(name, names.iter().copied()) {
-                Some(near) => format!("did you mean `{near}`?"),
-                None if names.is_empty() => "there is no link yet; leave `notify` out until there is one".to_owned(),
-                None => format!("the links are {}", listed(&names)),
-            };
-            let message = format!("`notify` names no link: `{}`", short(name));
-            self.faults.push(Fault::at(place, message).with_hint(hint));
         }
     }
 }
@@ -241,7 +215,7 @@ pub(super) fn read(path: &Path) -> Result<String, Unreadable> {
     })
 }
 
-fn read_main(reader: &mut Reader<'_>, root: &DeTable<'_>, home: &Home) -> Main {
+fn read_main(reader: &mut Reader<'_>, root: &DeTable<'_>, home: &Home) -> Config {
     for (key, value) in root {
         match key.get_ref().as_ref() {
             "programs" => reader.not_run(key.span(), "`[programs]`", "remove the tables; no program is run"),
@@ -274,7 +248,6 @@ fn read_main(reader: &mut Reader<'_>, root: &DeTable<'_>, home: &Home) -> Main {
     check_limits(reader, [model_table, limits_table], &model, &limits);
 
     let operator = section(reader, root, "operator");
-    let notify_at = operator.and_then(|table| span_of(table, "notify")).map(|at| reader.place(&at));
     let operator = operator.map(|table| Operator::read(reader, table)).unwrap_or_default();
     let supervisor_table = section(reader, root, "supervisor");
     let supervisor = supervisor_table.map(|table| Supervisor::read(reader, table)).unwrap_or_default();
@@ -291,19 +264,7 @@ fn read_main(reader: &mut Reader<'_>, root: &DeTable<'_>, home: &Home) -> Main {
         let at = first_of(&[workspace_table], &["path"]);
         reader.fault(at, reason).hint("the agent writes there; midwatch's own files must lie out of its reach");
     }
-    let notify = operator.notify.clone().zip(notify_at);
-    let config = Config {
-        model,
-        operator,
-        limits,
-        supervisor,
-        workspace,
-        policy,
-        console,
-        telegram: Vec::new(),
-        files: Vec::new(),
-    };
-    Main { config, notify }
+    Config { model, operator, limits, supervisor, workspace, policy, console, telegram: Vec::new(), files: Vec::new() }
 }
 
 /// The table `name` of the file, where it is one.

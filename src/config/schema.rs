@@ -48,11 +48,6 @@ impl<'a> Reader<'a> {
         (reader, table)
     }
 
-    /// Whether the file was TOML from beginning to end.
-    pub(super) fn is_whole(&self) -> bool {
-        !self.broken
-    }
-
     /// The faults. A line that is no TOML has that one fault; whatever else it seemed to be is left out.
     pub(super) fn into_faults(self) -> Vec<Fault> {
         let mut kept: Vec<Fault> = Vec::new();

@@ -137,14 +137,12 @@ impl Value for Price {
 }
 
 table! {
-    /// The person who runs midwatch, by numeric ids: may settle effects and see the status from a chat.
+    /// The person who runs midwatch, by numeric ids: may stop any turn, and gets the read tools when pairing.
     pub struct Operator = "[operator]\n" {
         /// Their ids on Telegram.
         telegram: Vec<u64> = Vec::new();
-        /// Their ids on Discord.
-        discord: Vec<u64> = Vec::new();
-        /// The link that is told of what needs a person.
-        notify: Option<String> = None, like "\"home\"";
+        not run discord, "remove the line; it belongs to Discord";
+        not run notify, "remove the line; `midwatch status` shows what needs a person";
     }
 }
 
@@ -249,7 +247,7 @@ table! {
         mention: Option<Mention> = None, like "\"always\"";
         /// "topic": each forum topic is a session of its own; "chat": one session.
         threads: Threads = Threads::Topic;
-        /// Grants, such as "read_file" or "write_file(notes/**)".
+        /// Grants, such as "read_file" or "read_file(notes/**)".
         allow: Vec<Placed> = Vec::new();
         /// Refusals, which win over grants.
         deny: Vec<Placed> = Vec::new();

@@ -44,7 +44,7 @@ fn many_faults_are_shown_at_once() {
         (
             "midwatch.toml",
             "[modle]\n[model]\nprovider = \"opanai\"\nstall_secs = 0\nprice = { inptu = 1 }\n\n[limits]\nrounds = \"many\"\n\
-             daemon_turn_secs = -5\nrounds_max =\n\n[operator]\ntelegram = [\"@owner\", 5]\nnotify = \"hoem\"\n",
+             daemon_turn_secs = -5\nrounds_max =\n\n[operator]\ntelegram = [\"@owner\", 5]\n",
         ),
         (
             "channels/telegram.toml",
@@ -196,8 +196,8 @@ hint: the agent writes there; midwatch's own files must lie out of its reach
 error: midwatch.toml:4: `path` must not hold midwatch's own folders, or lie in one
 hint: the agent writes there; midwatch's own files must lie out of its reach
 error: midwatch.toml:4: `path` must be a path as it is: `~` and `$` are not expanded
-error: midwatch.toml:4: `notify` names no link: `home`
-hint: there is no link yet; leave `notify` out until there is one
+error: midwatch.toml:4: `notify` is not run by this version
+hint: remove the line; `midwatch status` shows what needs a person
 error: midwatch.toml:1: `model` must be a table, not a number
 "#);
 }
@@ -217,11 +217,6 @@ fn contradictions_among_links_and_accounts_are_refused() {
     ] {
         shown.push(channel_faults(text));
     }
-    let notify = format!("{MODEL}[operator]\nnotify = \"hoem\"\n");
-    shown.push(faults(&[
-        ("midwatch.toml", &notify),
-        ("channels/telegram.toml", &format!("{ACCOUNT}{}", link("home", 5))),
-    ]));
     shown.push(faults(&[
         ("midwatch.toml", MODEL),
         ("channels/a.toml", &format!("{ACCOUNT}{}", link("home", 5))),
@@ -252,8 +247,6 @@ error: channels/telegram.toml:6: the link name `home` stands in channels/telegra
 hint: a name means one link over all channel files
 error: channels/telegram.toml:11: chat 5 has the link `home` already
 hint: a chat has one link; join the two
-error: midwatch.toml:4: `notify` names no link: `hoem`
-hint: did you mean `home`?
 error: channels/B.toml: the file's name must be 1 to 32 of a-z, 0-9, - and _, then .toml
 error: channels/a.toml:2: `token` comes from the environment variable `BOT_TOKEN`, as in channels/B.toml
 hint: one bot has one file; add a `[[link]]` there for each chat
@@ -319,7 +312,7 @@ fn a_whole_configuration_is_read() {
             "midwatch.toml",
             "[model]\nprovider = \"openai\"\nmodel = \"qwen3:8b\"\nbase_url = \"http://127.0.0.1:11434/v1/\"\n\
              api_key = { file = \"keys/model\" }\nprice = { input = 1, output = 2.5 }\n\n[operator]\ntelegram = [5]\n\
-             notify = \"home\"\n[limits]\nday_cost_usd = 3\n[policy]\ndeny = [\"fetch_url\"]\n[workspace]\npath = \"/srv/files\"\n",
+             [limits]\nday_cost_usd = 3\n[policy]\ndeny = [\"fetch_url\"]\n[workspace]\npath = \"/srv/files\"\n",
         ),
         (
             "channels/telegram.toml",
@@ -384,14 +377,10 @@ stall_secs = 40
 # US dollars per million tokens. A cost limit needs them.
 price = { input = 0.0, output = 0.0, cached = 0.0 }
 
-# The person who runs midwatch, by numeric ids: may settle effects and see the status from a chat.
+# The person who runs midwatch, by numeric ids: may stop any turn, and gets the read tools when pairing.
 [operator]
 # Their ids on Telegram.
 telegram = []
-# Their ids on Discord.
-discord = []
-# The link that is told of what needs a person.
-# notify = "home"
 
 # What turns may spend.
 [limits]
@@ -461,7 +450,7 @@ poll_timeout_secs = 30
 # mention = "always"
 # "topic": each forum topic is a session of its own; "chat": one session.
 # threads = "topic"
-# Grants, such as "read_file" or "write_file(notes/**)".
+# Grants, such as "read_file" or "read_file(notes/**)".
 # allow = []
 # Refusals, which win over grants.
 # deny = []

@@ -247,7 +247,7 @@ impl Desk {
         let made = match services.create_session(mode, head.link.as_deref()) {
             Ok(made) => made,
             Err(gone) => {
-                self.let_die(head, gone.to_string()).await?;
+                self.ignore(head, gone.to_string()).await?;
                 return Ok(false);
             }
         };
@@ -460,19 +460,16 @@ impl Desk {
         self.lost = still;
     }
 
-    /// A message whose link is gone ends without an answer, where `status` counts it.
-    async fn let_die(&self, row: InboxRow, why: String) -> Result<(), StoreError> {
+    /// A message whose link was taken away while it waited: nobody is answered there any more, and its words go too.
+    async fn ignore(&self, row: InboxRow, why: String) -> Result<(), StoreError> {
         let now = self.services.clock.now();
-        tracing::warn!(message = %row.id, why, "A message is not worked on.");
+        tracing::info!(message = %row.id, why, "A message is not worked on.");
         self.services
             .store
-            .write("let a message die", move |db| {
-                db.execute(
-                    "update inbox set state = 'dead', reason = ?2, ended_at_ms = ?3 where id = ?1 and state = 'new'",
-                    rusqlite::params![row.id.row(), why, now.0],
-                )?;
+            .write("ignore a message", move |db| {
+                inbox::ignore(db, row.id, &why, now)?;
                 let detail = json!({ "message": row.id, "why": why });
-                let entry = Entry { session: Some(row.session), kind: "message.dead", detail, ..Entry::default() };
+                let entry = Entry { session: Some(row.session), kind: "message.ignored", detail, ..Entry::default() };
                 timeline::append(db, &entry, now)
             })
             .await

@@ -167,10 +167,19 @@ pub async fn status(services: &SharedServices) -> Result<Status, StoreError> {
                 .filter(|part| part.error.as_deref() != Some("dropped"))
                 .take(20)
                 .collect();
-            Ok((overview::counts(db)?, overview::strangers(db, since, LIST_MAX)?, parked, replies))
+            Ok((overview::counts(db)?, overview::strangers(db, since, 10 * LIST_MAX)?, parked, replies))
         })
         .await?;
     let (turns, spent) = services.spent_today().await?;
+    let snapshot = services.snapshot();
+    let is_answered = |stranger: &Stranger| {
+        let links = snapshot.config.telegram.iter().flat_map(|account| &account.links);
+        let mut of_chat = links.filter(|link| link.chat.to_string() == stranger.chat);
+        of_chat.any(|link| link.senders.iter().any(|sender| sender.to_string() == stranger.sender))
+    };
+    // Who was linked meanwhile needs nobody any more.
+    let unlinked: Vec<_> =
+        unlinked.into_iter().filter(|stranger| !is_answered(stranger)).take(LIST_MAX as usize).collect();
     let stopping = services.stop.listen().is_asked();
     let store_ok = !services.store.has_outage();
     Ok(Status {

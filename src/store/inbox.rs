@@ -414,6 +414,19 @@ pub fn end_alone(db: &Connection, id: InboxId, answer: Option<&str>, now: Timest
     Ok(changed == 1)
 }
 
+/// Ignores a waiting message after all, and forgets its words.
+///
+/// # Errors
+/// SQLite's.
+pub fn ignore(db: &Connection, id: InboxId, why: &str, now: Timestamp) -> Result<(), StoreError> {
+    db.execute(
+        "update inbox set state = 'ignored', reason = ?2, ended_at_ms = ?3, text = null, outside = null, raw = null
+          where id = ?1 and state = 'new'",
+        params![id.row(), why, now.0],
+    )?;
+    Ok(())
+}
+
 /// The row of a delivery that was stored before, for a console client that asks again.
 ///
 /// # Errors

@@ -9,7 +9,7 @@ use crate::domain::{SessionId, Timestamp};
 /// Numbers of a glance.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Counts {
-    /// Messages that wait.
+    /// Messages that wait for a turn.
     pub inbox_new: i64,
     /// Messages that are worked on.
     pub inbox_running: i64,
@@ -34,7 +34,7 @@ pub struct Counts {
 pub fn counts(db: &Connection) -> Result<Counts, StoreError> {
     let one = |sql: &str| db.prepare_cached(sql)?.query_row([], |row| row.get::<_, i64>(0));
     Ok(Counts {
-        inbox_new: one("select count(*) from inbox where state = 'new'")?,
+        inbox_new: one("select count(*) from inbox where state = 'new' and urgent = 0")?,
         inbox_running: one("select count(*) from inbox where state = 'running'")?,
         inbox_dead: one("select count(*) from inbox where state = 'dead'")?,
         outbox_pending: one("select count(*) from outbox where state in ('pending', 'sending')")?,

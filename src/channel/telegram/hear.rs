@@ -242,16 +242,15 @@ fn is_topic_root(message: &Message) -> bool {
     message.reply_to_message().is_some_and(|to| Some(to.id) == root)
 }
 
-/// Words of others, marked as such and cut to a length.
+/// Words of others, marked as such line by line, so that no line of theirs can pass for one of ours, and cut to a
+/// length.
 fn foreign(from: &str, words: &str) -> Block {
     let mut text: String = words.chars().take(OUTSIDE_MAX_CHARS).collect();
     if words.chars().count() > OUTSIDE_MAX_CHARS {
         text.push('…');
     }
-    Block::Text {
-        text: format!("[{from}]\n{text}\n[end of the {from}]"),
-        origin: Origin::Outside { from: from.to_owned() },
-    }
+    let quoted: Vec<_> = text.lines().map(|line| format!("> {line}")).collect();
+    Block::Text { text: format!("[{from}]\n{}", quoted.join("\n")), origin: Origin::Outside { from: from.to_owned() } }
 }
 
 fn origin_name(origin: &MessageOrigin) -> String {

@@ -124,9 +124,9 @@ impl Home {
         self.set("limits", key, &value.to_string())
     }
 
-    /// Telegram ids of the operator, and the link that is told of what needs a person.
-    pub(crate) fn operator(self, ids: &[i64], notify: &str) -> Self {
-        self.set("operator", "telegram", &format!("{ids:?}")).set("operator", "notify", &format!("\"{notify}\""))
+    /// Telegram ids of the operator.
+    pub(crate) fn operator(self, ids: &[i64]) -> Self {
+        self.set("operator", "telegram", &format!("{ids:?}"))
     }
 
     /// A key of a table of `midwatch.toml`, with its value as TOML; a later value replaces an earlier one.
