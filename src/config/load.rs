@@ -24,20 +24,22 @@ pub const CHANNELS_MAX: usize = 32;
 /// # Errors
 /// All faults at once, by file and line. Calling again helps only after the files changed.
 pub fn load(home: &Home) -> Result<Config, Faults> {
+    match read_all(home) {
+        (Some(config), faults) if faults.is_empty() => Ok(config),
+        (_, faults) => Err(Faults::new(faults)),
+    }
+}
+
+/// As [`load`], but gives what could be read beside the faults, so that a higher room can look for more of them.
+#[must_use]
+pub fn read_all(home: &Home) -> (Option<Config>, Vec<Fault>) {
     let mut load = Load { home, files: Vec::new(), faults: Vec::new() };
     let main = load.main();
     let telegram = load.channels();
     load.schedules();
     load.across(&telegram);
     let Load { files, faults, .. } = load;
-    match main {
-        Some(mut config) if faults.is_empty() => {
-            config.telegram = telegram;
-            config.files = files;
-            Ok(config)
-        }
-        _ => Err(Faults::new(faults)),
-    }
+    (main.map(|config| Config { telegram, files, ..config }), faults)
 }
 
 /// What is wrong with the files that hold secrets, looked at from outside: `midwatch check` opens none of them.

@@ -25,7 +25,7 @@ use std::path::PathBuf;
 pub use faults::{Fault, Faults, Place};
 pub use home::{Home, HomeError};
 pub use links::{AppendError, Appended, NewLink, append_link, free_name};
-pub use load::{check_secrets, example, load, telegram_example};
+pub use load::{check_secrets, example, load, read_all, telegram_example};
 pub use secret::{Secret, SecretError, SecretValue};
 pub use tables::{
     Console, Delivery, Kind, Limits, Listen, Mention, Model, Operator, Policy, Price, Provider, Supervisor, Threads,

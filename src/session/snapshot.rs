@@ -38,14 +38,12 @@ impl Snapshot {
     /// # Errors
     /// Every fault at once.
     pub fn load(home: &Home) -> Result<Self, Faults> {
-        Self::of(crate::config::load(home)?)
-    }
-
-    /// Makes a snapshot of a configuration with its own model.
-    ///
-    /// # Errors
-    /// Every fault at once.
-    pub fn of(config: Config) -> Result<Self, Faults> {
+        let (config, mut faults) = crate::config::read_all(home);
+        let Some(config) = config else { return Err(Faults::new(faults)) };
+        if !faults.is_empty() {
+            faults.extend(rights(&config).err().into_iter().flatten());
+            return Err(Faults::new(faults));
+        }
         let model = model(&config).map_err(Faults::from)?;
         Self::with_model(config, model)
     }
@@ -55,23 +53,27 @@ impl Snapshot {
     /// # Errors
     /// Every fault in the grants.
     pub fn with_model(config: Config, model: Arc<dyn ModelClient>) -> Result<Self, Faults> {
-        let mut faults = Vec::new();
-        let mut parse = |allow: &[Placed], deny: &[Placed]| {
-            let allow = [&config.policy.allow, allow].concat();
-            let deny = [&config.policy.deny, deny].concat();
-            Grants::parse(&allow, &deny, tool::FACTS).unwrap_or_else(|found| {
-                faults.extend(found);
-                Grants::default()
-            })
-        };
-        let console = Arc::new(parse(&[], &[]));
-        let mut links = BTreeMap::new();
-        for link in config.telegram.iter().flat_map(|account| &account.links) {
-            let grants = Arc::new(parse(&link.allow, &link.deny));
-            links.insert(link.name.clone(), Rights { grants, time_budget_secs: link.time_budget_secs });
-        }
-        if faults.is_empty() { Ok(Self { config, model, links, console }) } else { Err(Faults::new(faults)) }
+        let (console, links) = rights(&config).map_err(Faults::new)?;
+        Ok(Self { config, model, links, console })
     }
+}
+
+/// The console's grants and every link's.
+fn rights(config: &Config) -> Result<(Arc<Grants>, BTreeMap<String, Rights>), Vec<Fault>> {
+    let mut faults = Vec::new();
+    let mut parse = |allow: &[Placed], deny: &[Placed]| {
+        let allow = [&config.policy.allow, allow].concat();
+        let deny = [&config.policy.deny, deny].concat();
+        let grants = Grants::parse(&allow, &deny, tool::FACTS);
+        Arc::new(grants.map_err(|found| faults.extend(found)).unwrap_or_default())
+    };
+    let console = parse(&[], &[]);
+    let mut links = BTreeMap::new();
+    for link in config.telegram.iter().flat_map(|account| &account.links) {
+        let grants = parse(&link.allow, &link.deny);
+        links.insert(link.name.clone(), Rights { grants, time_budget_secs: link.time_budget_secs });
+    }
+    if faults.is_empty() { Ok((console, links)) } else { Err(faults) }
 }
 
 fn model(config: &Config) -> Result<Arc<dyn ModelClient>, Fault> {
