@@ -14,6 +14,9 @@ use crate::config::{Secret, SecretValue};
 const POLL_GRACE: Duration = Duration::from_secs(15);
 /// Longest wait for the answer to anything but a poll.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// An idle connection is not used again after this: one that the server is just closing would lose the answer to a
+/// send, and so leave a reply uncertain.
+const IDLE_MAX: Duration = Duration::from_secs(10);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest answer read: a poll of a hundred long messages with everything they quote stays far below.
 const ANSWER_MAX_BYTES: usize = 16 << 20;
@@ -85,6 +88,7 @@ impl Api {
             let mut client = Client::builder()
                 .connect_timeout(CONNECT_TIMEOUT)
                 .timeout(timeout)
+                .pool_idle_timeout(IDLE_MAX)
                 .redirect(reqwest::redirect::Policy::none())
                 .user_agent(concat!("midwatch/", env!("CARGO_PKG_VERSION")));
             if base.starts_with("http://") {
