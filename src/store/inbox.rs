@@ -67,6 +67,8 @@ pub enum Accepted {
     Known,
     /// The words of a waiting row were replaced.
     Edited(InboxId),
+    /// An edit that came too late, or of a message we never took up: nothing changed.
+    Late,
 }
 
 /// Stores `arrivals` in order and moves the channel's cursor, all in the caller's transaction.
@@ -153,7 +155,7 @@ fn insert(db: &Connection, arrival: &Arrival, now: Timestamp) -> Result<Accepted
 
 fn edit(db: &Connection, arrival: &Arrival) -> Result<Accepted, StoreError> {
     if arrival.taken.is_err() {
-        return Ok(Accepted::Known);
+        return Ok(Accepted::Late);
     }
     let id: Option<i64> = db
         .prepare_cached(
@@ -166,7 +168,7 @@ fn edit(db: &Connection, arrival: &Arrival) -> Result<Accepted, StoreError> {
             |row| row.get(0),
         )
         .optional()?;
-    Ok(id.map_or(Accepted::Known, |id| Accepted::Edited(InboxId::from_row(id))))
+    Ok(id.map_or(Accepted::Late, |id| Accepted::Edited(InboxId::from_row(id))))
 }
 
 /// The session of the thread `key`, minted when the thread is new. A thread is one session for ever.

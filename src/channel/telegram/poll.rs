@@ -74,7 +74,8 @@ impl Telegram {
                 Ok(Round { known_only }) => {
                     self.well();
                     failures = 0;
-                    without_offset = known_only;
+                    // Asked without an offset nothing is acknowledged, so the next poll has to have one again.
+                    without_offset = known_only && !without_offset;
                     if known_only { self.services.rng.jitter(Duration::from_secs(2)) } else { continue }
                 }
                 Err(failed) => {
@@ -135,7 +136,7 @@ impl Telegram {
         let accepted = self.accept(username, &updates, last, claims).await.map_err(Failed::Store)?;
         crash_point!("telegram.stored");
         let known_only = !accepted.is_empty() && accepted.iter().all(|accepted| *accepted == Accepted::Known);
-        if accepted.iter().any(|accepted| !matches!(accepted, Accepted::Known)) {
+        if accepted.iter().any(|accepted| !matches!(accepted, Accepted::Known | Accepted::Late)) {
             self.services.health.progress(&self.channel, |channel| channel.last_accepted_at = Some(now));
             self.services.desk.notify_one();
         }
