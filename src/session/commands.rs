@@ -40,5 +40,9 @@ pub fn status_line(status: &Status, working_here: bool) -> String {
         1 => " One thing needs the operator.".to_owned(),
         n => format!(" {n} things need the operator."),
     };
-    format!("{here}{waiting}. {} turns today.{trouble}", status.usage_today.turns)
+    let turns = match status.usage_today.turns {
+        1 => "1 turn".to_owned(),
+        n => format!("{n} turns"),
+    };
+    format!("{here}{waiting}. {turns} today.{trouble}")
 }

@@ -13,7 +13,9 @@ use super::closing::{close, target_of};
 use super::hub::Running;
 use super::{SharedServices, commands, status};
 use crate::domain::stop;
-use crate::domain::{Block, CheckpointId, EndReason, Message, Origin, Pulse, Role, SessionId, Stop, Timestamp, TurnId};
+use crate::domain::{
+    Block, CheckpointId, EndReason, InboxId, Message, Origin, Pulse, Role, SessionId, Stop, Timestamp, TurnId,
+};
 use crate::gate::ToolContext;
 use crate::policy::Mode;
 use crate::reply;
@@ -28,6 +30,8 @@ use crate::turn::{Audience as _, Driver, Ended, News, Saved, State, prompt};
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// After an outage of the store.
 const LOOK_AFTER_TROUBLE: Duration = Duration::from_secs(2);
+/// Failed tries to begin a message before it is refused.
+const STUMBLES_MAX: u32 = 3;
 /// Strangers' rows are cleared away this often, once they are older than a day or more than so many.
 const TIDY_EVERY: Duration = Duration::from_secs(600);
 const STRANGERS_FOR: Duration = Duration::from_secs(86_400);
@@ -45,6 +49,8 @@ pub struct Desk {
     at_work: BTreeMap<Id, (SessionId, TurnId)>,
     /// Turns whose store failed them: they are put aside as soon as it takes writes again.
     lost: Vec<(TurnId, Option<&'static str>)>,
+    /// How often a message could not be begun although the store takes writes.
+    stumbles: BTreeMap<InboxId, u32>,
     /// When strangers' rows were last cleared away, monotonic.
     tidied: Duration,
 }
@@ -53,7 +59,14 @@ impl Desk {
     /// A desk with nothing on it.
     #[must_use]
     pub fn new(services: Arc<SharedServices>) -> Self {
-        Self { services, turns: JoinSet::new(), at_work: BTreeMap::new(), lost: Vec::new(), tidied: Duration::ZERO }
+        Self {
+            services,
+            turns: JoinSet::new(),
+            at_work: BTreeMap::new(),
+            lost: Vec::new(),
+            stumbles: BTreeMap::new(),
+            tidied: Duration::ZERO,
+        }
     }
 
     /// Takes over from earlier boots: voids their leases, parks what the process died over too often.
@@ -141,7 +154,11 @@ impl Desk {
         }
         for turn in suspended {
             if self.turns.len() < limit && !self.is_at_work(turn.session) {
-                self.resume(turn).await?;
+                let (id, resumed) = (turn.id, self.resume(turn).await);
+                if let Err(error) = resumed {
+                    // A turn that cannot be resumed must not stand in the way of the others.
+                    self.trip(error, None, Some(id))?;
+                }
             }
         }
         let now = self.services.clock.now();
@@ -156,9 +173,18 @@ impl Desk {
             if self.turns.len() >= limit {
                 break;
             }
-            if !self.begin(next).await? {
+            match self.begin(next).await {
+                Ok(true) => {}
                 // It ended without a turn at work: the next message of that session can go at once.
-                self.services.desk.notify_one();
+                Ok(false) => self.services.desk.notify_one(),
+                Err(error) => {
+                    self.trip(error, Some(next.head), None)?;
+                    if self.stumbles.get(&next.head).is_some_and(|times| *times >= STUMBLES_MAX) {
+                        self.stumbles.remove(&next.head);
+                        self.refuse(next.head).await?;
+                    }
+                    wait = wait.min(LOOK_AFTER_TROUBLE);
+                }
             }
         }
         Ok(wait)
@@ -179,6 +205,43 @@ impl Desk {
         if gone > 0 {
             tracing::info!(gone, "Rows of messages that were not answered were cleared away.");
         }
+        Ok(())
+    }
+
+    /// Takes an error of one message or turn down, unless the store itself is to blame.
+    fn trip(&mut self, error: StoreError, message: Option<InboxId>, turn: Option<TurnId>) -> Result<(), StoreError> {
+        if error.is_outage() {
+            return Err(error);
+        }
+        tracing::error!(?message, ?turn, %error, "A message could not be set to work.");
+        if let Some(message) = message {
+            *self.stumbles.entry(message).or_default() += 1;
+        }
+        if let Some(turn) = turn {
+            self.lost.push((turn, Some("it could not be resumed; the log says why")));
+        }
+        Ok(())
+    }
+
+    /// A message that cannot be begun ends, with its sentence in the chat: it must not hold up its thread for ever.
+    async fn refuse(&self, message: InboxId) -> Result<(), StoreError> {
+        let now = self.services.clock.now();
+        self.services
+            .store
+            .write("refuse a message", move |db| {
+                let Some(row) = inbox::get(db, message)? else { return Ok(()) };
+                let told = EndReason::InputBlocked.sentence().unwrap_or_default();
+                if inbox::end_alone(db, message, Some(told), now)?
+                    && let Some(target) = target_of(&row)
+                {
+                    outbox::insert(db, &target, (Some(row.session), None), &reply::plain(told), now)?;
+                }
+                let detail = json!({ "message": message, "reason": EndReason::InputBlocked });
+                let entry = Entry { session: Some(row.session), kind: "message.refused", detail, ..Entry::default() };
+                timeline::append(db, &entry, now)
+            })
+            .await?;
+        self.services.wake_couriers();
         Ok(())
     }
 

@@ -58,8 +58,10 @@ impl Snapshot {
     }
 }
 
-/// The console's grants and every link's.
-fn rights(config: &Config) -> Result<(Arc<Grants>, BTreeMap<String, Rights>), Vec<Fault>> {
+/// The console's grants, and every link's rights by its name.
+type AllRights = (Arc<Grants>, BTreeMap<String, Rights>);
+
+fn rights(config: &Config) -> Result<AllRights, Vec<Fault>> {
     let mut faults = Vec::new();
     let mut parse = |allow: &[Placed], deny: &[Placed]| {
         let allow = [&config.policy.allow, allow].concat();

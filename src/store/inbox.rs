@@ -285,6 +285,15 @@ fn from_row(row: &Row<'_>) -> rusqlite::Result<InboxRow> {
     })
 }
 
+/// One message.
+///
+/// # Errors
+/// SQLite's.
+pub fn get(db: &Connection, id: InboxId) -> Result<Option<InboxRow>, StoreError> {
+    let sql = format!("select {COLUMNS} from inbox where id = ?1 and session is not null");
+    Ok(db.prepare_cached(&sql)?.query_row([id.row()], from_row).optional()?)
+}
+
 /// Messages that skip the queue, oldest first.
 ///
 /// # Errors
