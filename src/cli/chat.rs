@@ -25,7 +25,12 @@ const AWAY_STEP: Duration = Duration::from_millis(500);
 
 /// Says one thing and prints the answer.
 pub(super) async fn say(client: &Client, session: &str, text: &str, json: bool) -> Result<Exit, Complaint> {
-    let fate = exchange(client, session, text, !json && std::io::stdout().is_terminal()).await?;
+    let show = match json {
+        true => Show::Nothing,
+        false if std::io::stdout().is_terminal() => Show::AsItComes,
+        false => Show::Answer,
+    };
+    let fate = exchange(client, session, text, show).await?;
     if json {
         println!("{}", json!({ "turn": fate.turn, "reason": fate.reason, "answer": fate.answer }));
     }
@@ -35,7 +40,8 @@ pub(super) async fn say(client: &Client, session: &str, text: &str, json: bool) 
 /// Talks until the input ends.
 pub(super) async fn chat(client: &Client, session: &str) -> Result<Exit, Complaint> {
     let attended = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
-    attach(client, session, attended).await?;
+    let show = if attended { Show::AsItComes } else { Show::Answer };
+    attach(client, session, show).await?;
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     let mut worst = Exit::Done;
     loop {
@@ -54,7 +60,7 @@ pub(super) async fn chat(client: &Client, session: &str) -> Result<Exit, Complai
         if line.trim().is_empty() {
             continue;
         }
-        let fate = exchange(client, session, &line, attended).await?;
+        let fate = exchange(client, session, &line, show).await?;
         if exit_of(&fate) == Exit::Failed {
             worst = if attended { Exit::Done } else { Exit::Failed };
         }
@@ -69,7 +75,7 @@ fn exit_of(fate: &Fate) -> Exit {
 }
 
 /// Shows the end of a turn that is at work already.
-async fn attach(client: &Client, session: &str, attended: bool) -> Result<(), Complaint> {
+async fn attach(client: &Client, session: &str, show: Show) -> Result<(), Complaint> {
     if !is_session_name(session) {
         return Err(
             Complaint::new(Exit::Usage, format!("`{session}` is no session name")).hint("1 to 32 of a-z 0-9 - _")
@@ -79,7 +85,7 @@ async fn attach(client: &Client, session: &str, attended: bool) -> Result<(), Co
     let Some(Heard::Attached(attached)) = news.next().await else { return Ok(()) };
     let Some(running) = attached.running else { return Ok(()) };
     eprintln!("({running} is at work here; this is how it goes on)");
-    let mut screen = Screen::new(attended);
+    let mut screen = Screen { show, streamed: String::new() };
     loop {
         tokio::select! {
             heard = news.next() => match heard {
@@ -91,7 +97,7 @@ async fn attach(client: &Client, session: &str, attended: bool) -> Result<(), Co
                 Some(Heard::Attached(_)) => {}
                 None => return Ok(()),
             },
-            _ = tokio::signal::ctrl_c(), if attended => cancel(client, session).await?,
+            _ = tokio::signal::ctrl_c(), if show == Show::AsItComes => cancel(client, session).await?,
         }
     }
 }
@@ -102,7 +108,7 @@ async fn cancel(client: &Client, session: &str) -> Result<(), Complaint> {
 }
 
 /// Says `text` and follows it to its end, through a restart of the daemon if need be.
-async fn exchange(client: &Client, session: &str, text: &str, attended: bool) -> Result<Fate, Complaint> {
+async fn exchange(client: &Client, session: &str, text: &str, show: Show) -> Result<Fate, Complaint> {
     if !is_session_name(session) {
         return Err(
             Complaint::new(Exit::Usage, format!("`{session}` is no session name")).hint("1 to 32 of a-z 0-9 - _")
@@ -111,7 +117,7 @@ async fn exchange(client: &Client, session: &str, text: &str, attended: bool) ->
     let said = Say { id: random_word(), session: session.to_owned(), text: text.to_owned() };
     let mut news = client.watch(session).await?;
     let Said { message } = client.post("/v1/say", &said).await?;
-    let mut screen = Screen::new(attended);
+    let mut screen = Screen { show, streamed: String::new() };
     let mut asked_to_stop = false;
     loop {
         let look = tokio::select! {
@@ -128,7 +134,7 @@ async fn exchange(client: &Client, session: &str, text: &str, attended: bool) ->
                 }
             },
             () = tokio::time::sleep(ASK_EVERY) => true,
-            _ = tokio::signal::ctrl_c(), if attended => {
+            _ = tokio::signal::ctrl_c(), if show == Show::AsItComes => {
                 if asked_to_stop {
                     return Err(Complaint::failed(format!("left; {message} goes on without you")));
                 }
@@ -174,19 +180,25 @@ async fn again(client: &Client, session: &str, message: InboxId) -> Result<BoxSt
     Err(last.unwrap_or_else(|| Complaint::failed("the daemon did not come back")).hint(hint))
 }
 
-/// Shows a turn: words as they come where somebody watches, else only the whole answer.
+/// What is shown of a turn.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Show {
+    /// Words as they come, to somebody who watches.
+    AsItComes,
+    /// The whole answer, once.
+    Answer,
+    /// Nothing: the caller prints it in another form.
+    Nothing,
+}
+
 struct Screen {
-    attended: bool,
+    show: Show,
     streamed: String,
 }
 
 impl Screen {
-    fn new(attended: bool) -> Self {
-        Self { attended, streamed: String::new() }
-    }
-
     fn show(&mut self, news: &News) {
-        if !self.attended {
+        if self.show != Show::AsItComes {
             return;
         }
         match news {
@@ -208,6 +220,9 @@ impl Screen {
     }
 
     fn end(&mut self, answer: &str) {
+        if self.show == Show::Nothing {
+            return;
+        }
         if self.streamed.trim().is_empty() {
             println!("{answer}");
         } else if let Some(rest) = answer.trim().strip_prefix(self.streamed.trim()) {

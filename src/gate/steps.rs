@@ -1,7 +1,7 @@
 //! The steps, each a function that lets a call pass or refuses it.
 
 use super::{Admitted, BoundToolPlan, Cleared, Passed, Proposed, Refusal, Step, ToolContext};
-use crate::policy::{Facts, Grants, Verdict, decide};
+use crate::policy::{Facts, Grants, Mode, Verdict, decide, is_not_run};
 
 /// Takes a proposal through all steps that decide whether it may run.
 pub(super) fn clear(
@@ -15,10 +15,16 @@ pub(super) fn clear(
     let Some(handler) = plan.get(&proposed.wish.name).cloned() else {
         let names: Vec<_> = plan.schemas().into_iter().map(|schema| schema.name).collect();
         let have = if names.is_empty() { "it has no tools".to_owned() } else { format!("it has {}", names.join(", ")) };
+        let grantable = context.mode == Mode::Daemon && !is_not_run(&proposed.wish.name);
+        let rule = if is_not_run(&proposed.wish.name) {
+            "this version has no such tool"
+        } else {
+            "this session has no such tool"
+        };
         return Err(Refusal {
             step: Step::Scope,
-            rule: format!("this session has no such tool; {have}"),
-            cure: Some("the operator can grant tools to this link".to_owned()),
+            rule: format!("{rule}; {have}"),
+            cure: grantable.then(|| "the operator can grant tools to this link".to_owned()),
         });
     };
     pass(Step::Scope, format!("in plan {}", plan.hash()));

@@ -19,6 +19,12 @@ const NOT_RUN: &[&str] = &[
     "computer",
 ];
 
+/// Whether `tool` is one of the contract that this version does not run.
+#[must_use]
+pub fn is_not_run(tool: &str) -> bool {
+    NOT_RUN.contains(&tool)
+}
+
 /// What a grant needs to know of a tool.
 #[derive(Clone, Copy, Debug)]
 pub struct ToolFacts {
@@ -137,7 +143,7 @@ fn parse_one(rule: &Placed, tools: &[ToolFacts]) -> Result<Grant, Fault> {
         return Err(fault("an empty grant".to_owned()).with_hint(shape));
     }
     if !tools.iter().any(|known| known.name == tool) {
-        if NOT_RUN.contains(&tool) {
+        if is_not_run(tool) {
             let names: Vec<_> = tools.iter().map(|known| known.name).collect();
             return Err(fault(format!("tool `{tool}` is not run by this version"))
                 .with_hint(format!("remove the grant; this version runs {}", names.join(", "))));

@@ -15,7 +15,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-pub use grants::{Grant, Grants, ToolFacts};
+pub use grants::{Grant, Grants, ToolFacts, is_not_run};
 
 /// What kind of effect a tool has on the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

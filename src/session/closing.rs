@@ -45,7 +45,7 @@ pub fn close(db: &Connection, turn: TurnId, reason: EndReason, detail: &str, now
     let open: Vec<Block> = open.collect();
 
     let sentence = reason.sentence().unwrap_or("This ended without an answer.");
-    let shown = format!("{sentence} ({turn})");
+    let shown = if reason.names_turn() { format!("{sentence} ({turn})") } else { sentence.to_owned() };
     let mut messages = Vec::new();
     if !open.is_empty() {
         messages.push(Message { role: Role::Tool, blocks: open });

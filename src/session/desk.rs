@@ -253,38 +253,38 @@ impl Desk {
     async fn answer_urgent(&self) -> Result<(), StoreError> {
         let rows = self.services.store.read("look for commands", inbox::urgent).await?;
         for row in rows {
-            let running = self.services.hub.running(row.session);
-            let answer = match (row.command.as_deref(), running) {
-                (Some("stop"), None) => Some(commands::NOTHING_RUNS.to_owned()),
-                (Some("stop"), Some(running)) => {
-                    if running.sender == row.sender || self.is_operator(&row) {
-                        running.cancel.ask();
-                        // The turn itself says "Stopped." when it has.
-                        None
-                    } else {
-                        Some(commands::NOT_YOURS.to_owned())
-                    }
-                }
-                (_, running) => {
-                    let status = status::status(&self.services).await?;
-                    Some(commands::status_line(&status, running.is_some()))
-                }
-            };
             let (session, now) = (row.session, self.services.clock.now());
-            self.services
+            let running = self.services.hub.running(session);
+            let answer = if row.command.as_deref() == Some("stop") {
+                None
+            } else {
+                let status = status::status(&self.services).await?;
+                Some(commands::status_line(&status, running.is_some()))
+            };
+            let is_operator = self.is_operator(&row);
+            let stopped = self
+                .services
                 .store
                 .write("answer a command", move |db| {
+                    let (answer, stopped) = match answer {
+                        Some(answer) => (Some(answer), None),
+                        None => stop_turn(db, &row, is_operator, now)?,
+                    };
                     if !inbox::end_alone(db, row.id, answer.as_deref(), now)? {
-                        return Ok(());
+                        return Ok(None);
                     }
                     if let (Some(answer), Some(target)) = (answer, target_of(&row)) {
                         outbox::insert(db, &target, (Some(row.session), None), &reply::plain(&answer), now)?;
                     }
                     let detail = json!({ "command": row.command, "message": row.id });
                     let entry = Entry { session: Some(row.session), kind: "command.done", detail, ..Entry::default() };
-                    timeline::append(db, &entry, now)
+                    timeline::append(db, &entry, now)?;
+                    Ok(stopped)
                 })
                 .await?;
+            if let Some(running) = running.filter(|running| Some(running.turn) == stopped) {
+                running.cancel.ask();
+            }
             crash_point!("desk.command_done");
             self.services.hub.nudge(session);
             self.services.wake_couriers();
@@ -350,10 +350,11 @@ impl Desk {
         let services = self.services.clone();
         let mode = if row.mode == Mode::Console.as_str() { Mode::Console } else { Mode::Daemon };
         let (turn, now) = (row.id, services.clock.now());
-        let made = match services.create_session(mode, row.link.as_deref()) {
-            Ok(made) => made,
-            Err(gone) => {
-                let detail = gone.to_string();
+        let made = services.create_session(mode, row.link.as_deref());
+        let made = match made {
+            Ok(made) if !row.cancel_asked => made,
+            ended => {
+                let detail = ended.err().map_or_else(|| "its end was asked for".to_owned(), |gone| gone.to_string());
                 services
                     .store
                     .write("close a turn", move |db| close(db, turn, EndReason::Cancelled, &detail, now))
@@ -580,12 +581,7 @@ impl Desk {
                     Some(target) => {
                         outbox::insert(db, &target, (Some(session), Some(turn)), &reply::plain(&shown), now)?;
                     }
-                    None => {
-                        db.execute(
-                            "update inbox set answer = ?2 where id = ?1",
-                            rusqlite::params![row.id.row(), shown],
-                        )?;
-                    }
+                    None => inbox::answer(db, turn, &shown)?,
                 }
                 let detail = json!({ "command": command });
                 let entry =
@@ -610,6 +606,27 @@ struct Opened {
     first_seq: i64,
     last_seq: i64,
     saved: Saved,
+}
+
+/// `/stop`: ends the session's open turn if `row`'s sender may. Returns what the sender is told at once, and the turn
+/// whose task is to be told; a turn that is at work says "Stopped." itself.
+fn stop_turn(
+    db: &rusqlite::Connection,
+    row: &InboxRow,
+    is_operator: bool,
+    now: Timestamp,
+) -> Result<(Option<String>, Option<TurnId>), StoreError> {
+    let Some(open) = turns::open_of(db, row.session)? else {
+        return Ok((Some(commands::NOTHING_RUNS.to_owned()), None));
+    };
+    if open.sender != row.sender && !is_operator {
+        return Ok((Some(commands::NOT_YOURS.to_owned()), None));
+    }
+    turns::ask_cancel(db, open.id)?;
+    if open.state == "suspended" {
+        close(db, open.id, EndReason::Cancelled, "its end was asked for", now)?;
+    }
+    Ok((None, Some(open.id)))
 }
 
 /// Opens the turn of `group`: lease, inbox rows, first message, `opened` checkpoint, in the caller's transaction.

@@ -425,6 +425,15 @@ pub fn end_alone(db: &Connection, id: InboxId, answer: Option<&str>, now: Timest
     Ok(changed == 1)
 }
 
+/// Writes down what a console client is shown for `turn`, where it is not just the last message.
+///
+/// # Errors
+/// SQLite's.
+pub fn answer(db: &Connection, turn: TurnId, shown: &str) -> Result<(), StoreError> {
+    db.execute("update inbox set answer = ?2 where turn = ?1 and state <> 'joined'", params![turn.row(), shown])?;
+    Ok(())
+}
+
 /// Ignores a waiting message after all, and forgets its words.
 ///
 /// # Errors

@@ -50,13 +50,16 @@ pub struct TurnRow {
     pub budget: Budget,
     /// What it has spent.
     pub spent: Spent,
+    /// Someone who may asked for its end.
+    pub cancel_asked: bool,
     /// How it ended.
     pub end_reason: Option<EndReason>,
     /// When it was opened.
     pub started_at: Timestamp,
 }
 
-const COLUMNS: &str = "id, session, mode, state, link, sender, crashes, budget, spent, end_reason, started_at_ms";
+const COLUMNS: &str =
+    "id, session, mode, state, link, sender, crashes, budget, spent, end_reason, started_at_ms, cancel_asked";
 
 fn from_row(row: &Row<'_>) -> rusqlite::Result<TurnRow> {
     let bad = |index, error: String| {
@@ -75,6 +78,7 @@ fn from_row(row: &Row<'_>) -> rusqlite::Result<TurnRow> {
         spent: serde_json::from_str(&json(8)?).map_err(|error| bad(8, error.to_string()))?,
         end_reason: row.get::<_, Option<String>>(9)?.map(|text| text.parse()).transpose().map_err(|e| bad(9, e))?,
         started_at: Timestamp(row.get(10)?),
+        cancel_asked: row.get(11)?,
     })
 }
 
@@ -201,6 +205,26 @@ pub fn suspend(db: &Connection, turn: TurnId, spent: &Spent) -> Result<(), Store
 fn release(db: &Connection, turn: TurnId) -> Result<(), StoreError> {
     db.prepare_cached("update sessions set lease_turn = null, lease_boot = null where lease_turn = ?1")?
         .execute([turn.row()])?;
+    Ok(())
+}
+
+/// The turn of `session` that is at work or put aside.
+///
+/// # Errors
+/// SQLite's.
+pub fn open_of(db: &Connection, session: SessionId) -> Result<Option<TurnRow>, StoreError> {
+    let sql = format!(
+        "select {COLUMNS} from turns where session = ?1 and state in ('running', 'suspended') order by id limit 1"
+    );
+    Ok(db.prepare_cached(&sql)?.query_row([session.to_string()], from_row).optional()?)
+}
+
+/// Notes that the end of `turn` was asked for, so that a restart does not forget it.
+///
+/// # Errors
+/// SQLite's.
+pub fn ask_cancel(db: &Connection, turn: TurnId) -> Result<(), StoreError> {
+    db.prepare_cached("update turns set cancel_asked = 1 where id = ?1")?.execute([turn.row()])?;
     Ok(())
 }
 

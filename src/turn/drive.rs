@@ -260,6 +260,7 @@ impl Driver {
                  longer sent along. /new starts afresh.)_",
             );
         }
+        let answer = shown.clone();
         let parts = if self.target.is_some() { reply::parts(&shown) } else { Vec::new() };
         let (target, turn, session) = (self.target.clone(), self.turn(), self.session());
         let (spent, reason, tells) = (state.saved.spent, conclusion.reason, conclusion.tells_window);
@@ -282,6 +283,10 @@ impl Driver {
                 inbox::end_of_turn(db, turn, None, now)?;
                 if let Some(target) = &target {
                     outbox::insert(db, target, (Some(session), Some(turn)), &parts, now)?;
+                }
+                if target.is_none() && tells {
+                    // The console reads its answer from the store, where the last message lacks the note.
+                    inbox::answer(db, turn, &answer)?;
                 }
                 if tells {
                     db.execute("update sessions set window_told = 1 where id = ?1", [session.to_string()])?;

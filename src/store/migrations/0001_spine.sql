@@ -44,6 +44,8 @@ create table turns (
     boot          text not null,
     -- times the process died while it worked on this turn
     crashes       integer not null default 0,
+    -- someone who may asked for its end; holds over a restart
+    cancel_asked  integer not null default 0 check (cancel_asked in (0, 1)),
     budget        text not null,
     spent         text not null,
     model         text,
