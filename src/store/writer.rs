@@ -18,8 +18,8 @@ use super::StoreError;
 
 /// Most closures in one commit.
 pub const BATCH_MAX: usize = 64;
-/// Above this the write-ahead file is copied back although the writer is busy.
-const WAL_PASSIVE_BYTES: u64 = 4 << 20;
+/// The write-ahead file is copied back after so many batches although nobody rests; some 4 MiB.
+const BATCHES_BETWEEN: u32 = 256;
 /// Above this it is also cut to nothing, readers permitting.
 const WAL_TRUNCATE_BYTES: u64 = 64 << 20;
 
@@ -43,6 +43,10 @@ pub trait Job: Send {
 pub struct Writer {
     path: PathBuf,
     db: Option<Connection>,
+    /// Since the write-ahead file was last copied back.
+    batches: u32,
+    /// The last cut was in vain because somebody reads; said once.
+    held: bool,
 }
 
 impl Writer {
@@ -51,7 +55,7 @@ impl Writer {
     /// # Errors
     /// [`StoreError::Open`].
     pub fn open(path: &Path) -> Result<Self, StoreError> {
-        Ok(Self { path: path.to_owned(), db: Some(connect(path)?) })
+        Ok(Self { path: path.to_owned(), db: Some(connect(path)?), batches: 0, held: false })
     }
 
     /// The connection, opened anew when a failed commit closed it.
@@ -81,32 +85,51 @@ impl Writer {
         self.checkpoint("truncate");
     }
 
+    /// Never waits for a reader: somebody who reads for long must not slow the writer down.
     fn checkpoint(&mut self, mode: &str) {
+        self.batches = 0;
         let Some(db) = &self.db else { return };
-        let done = db.query_row(&format!("pragma wal_checkpoint({mode})"), [], |_| Ok(()));
-        if let Err(error) = done {
-            tracing::warn!(%error, mode, "The write-ahead file could not be copied back.");
+        let copied = db
+            .execute_batch("pragma busy_timeout = 0")
+            .and_then(|()| db.query_row(&format!("pragma wal_checkpoint({mode})"), [], |row| row.get::<_, bool>(0)));
+        if let Err(error) = db.execute_batch(BUSY_TIMEOUT) {
+            tracing::warn!(%error, "The store's patience could not be set again.");
+        }
+        match copied {
+            Ok(held) => {
+                if held && !self.held && mode == "truncate" {
+                    tracing::warn!(
+                        "Somebody reads the store for long; its write-ahead file cannot be cut until that ends."
+                    );
+                }
+                self.held = held;
+            }
+            Err(error) => tracing::warn!(%error, mode, "The write-ahead file could not be copied back."),
         }
     }
 
     fn keep_wal_small(&mut self) {
+        self.batches += 1;
+        if self.batches < BATCHES_BETWEEN {
+            return;
+        }
         let mut wal = self.path.clone().into_os_string();
         wal.push("-wal");
         let bytes = std::fs::metadata(wal).map_or(0, |meta| meta.len());
-        if bytes > WAL_TRUNCATE_BYTES {
-            self.checkpoint("truncate");
-        } else if bytes > WAL_PASSIVE_BYTES {
-            self.checkpoint("passive");
-        }
+        self.checkpoint(if bytes > WAL_TRUNCATE_BYTES { "truncate" } else { "passive" });
     }
 }
+
+/// How long a statement waits for another process that holds the file, in milliseconds.
+const BUSY_TIMEOUT: &str = "pragma busy_timeout = 5000";
 
 fn connect(path: &Path) -> Result<Connection, StoreError> {
     let open = || {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let db = Connection::open_with_flags(path, flags)?;
+        db.execute_batch(BUSY_TIMEOUT)?;
         db.execute_batch(
-            "pragma busy_timeout = 5000; pragma journal_mode = wal; pragma synchronous = full;
+            "pragma journal_mode = wal; pragma synchronous = full;
              pragma foreign_keys = on; pragma wal_autocheckpoint = 0; pragma trusted_schema = off;",
         )?;
         db.set_prepared_statement_cache_capacity(128);

@@ -130,8 +130,9 @@ pub(crate) fn every_message_has_one_end(store: &Connection, journal: &Journal) -
 /// order of the turns. Turns that were parked may be taken up late; so may parts that a person had sent again.
 pub(crate) fn order_is_kept(store: &Connection, journal: &Journal) -> Vec<String> {
     let mut complaints = Vec::new();
+    // A message that a person put back into the queue begins anew, after those that were not set aside.
     let heads = "select t.session, t.id, min(i.id) from turns t join inbox i on i.turn = t.id
-                  where i.urgent = 0 group by t.id order by t.session, t.id";
+                  where i.urgent = 0 and i.attempts <= 1 group by t.id order by t.session, t.id";
     for (before, after) in neighbours(&numbers(store, heads)) {
         if after.1[1] < before.1[1] {
             complaints.push(format!(
