@@ -1,4 +1,10 @@
 //! The real daemon against strict local counterparts: one binary, a module a theme.
 
+mod console;
+mod crash;
+mod life;
+mod pairing;
+mod reports;
+mod rooms;
 mod spine;
 mod support;
