@@ -203,8 +203,9 @@ fn transcript(message: &Value) -> String {
 
 /// The facts of a line as people read them; `--json` has all of them.
 fn brief(detail: &Value) -> String {
-    if let Some(refused) = detail["refused"].as_object() {
-        return format!("{} refused at {}: {}", word(detail, "tool"), refused["step"], refused["rule"]);
+    let refused = &detail["refused"];
+    if refused.is_object() {
+        return format!("{} refused at {}: {}", word(detail, "tool"), word(refused, "step"), word(refused, "rule"));
     }
     if detail["passed"].is_array() {
         return word(detail, "tool");

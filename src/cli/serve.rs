@@ -5,7 +5,7 @@ use std::io::IsTerminal as _;
 use tokio::runtime::Runtime;
 
 use super::complain::{Complaint, Exit};
-use crate::config::{Home, check_secrets};
+use crate::config::{Fault, Home, check_secrets};
 use crate::daemon::{Daemon, Held};
 use crate::record::logs;
 use crate::session::Snapshot;
@@ -22,7 +22,7 @@ pub(super) fn run(home: Home, runtime: &Runtime) -> Result<Exit, Complaint> {
     let guards = logs::start(&home.logs_dir(), true)
         .map_err(|error| Complaint::failed(format!("the log cannot be written: {error}")))?;
     for fault in check_secrets(&snapshot.config) {
-        tracing::warn!("{}", fault.to_string().trim_end());
+        tracing::warn!("{}", warning(&fault));
     }
     let gave_up = runtime.block_on(async {
         let daemon = Daemon::start(home, snapshot).await?;
@@ -41,14 +41,20 @@ pub(super) fn run(home: Home, runtime: &Runtime) -> Result<Exit, Complaint> {
 pub(super) fn check(home: &Home, json: bool) -> Result<Exit, Complaint> {
     let snapshot = Snapshot::load(home)?;
     let warnings = check_secrets(&snapshot.config);
-    for warning in &warnings {
-        eprintln!("{}", warning.to_string().trim_end());
+    for fault in &warnings {
+        eprintln!("{}", warning(fault));
     }
     let files: Vec<_> = snapshot.config.files.iter().map(|file| file.display().to_string()).collect();
     if json {
         println!("{}", serde_json::json!({ "ok": true, "files": files, "warnings": warnings }));
     } else {
-        println!("{} files are well: {}", files.len(), files.join(", "));
+        println!("well: {}", files.join(", "));
     }
     Ok(Exit::Done)
+}
+
+/// A fault that does not keep the daemon from starting.
+fn warning(fault: &Fault) -> String {
+    let text = fault.to_string();
+    text.trim_end().strip_prefix("error: ").map_or_else(|| text.clone(), |text| format!("warning: {text}"))
 }

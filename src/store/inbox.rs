@@ -324,6 +324,7 @@ pub fn waiting(db: &Connection, limit: usize) -> Result<Vec<Waiting>, StoreError
     let mut sql = db.prepare_cached(
         "select i.session, min(i.id) from inbox i join sessions s on s.id = i.session
           where i.state = 'new' and i.urgent = 0 and s.lease_turn is null and s.status = 'active'
+            and not exists (select 1 from turns t where t.session = s.id and t.state = 'suspended')
           group by i.session order by min(i.id) limit ?1",
     )?;
     let heads: Vec<(String, i64)> = sql

@@ -231,8 +231,7 @@ fn write_loop(mut writer: Writer, waiting: &mpsc::Receiver<Queued>) {
             Ok(first) => first,
             Err(mpsc::RecvTimeoutError::Timeout) => {
                 if !copied_back {
-                    writer.idle();
-                    copied_back = true;
+                    copied_back = !writer.idle();
                 }
                 continue;
             }

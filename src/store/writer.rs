@@ -75,9 +75,16 @@ impl Writer {
         read(self.db()?)
     }
 
-    /// Copies the write-ahead file back into the database while nobody waits.
-    pub fn idle(&mut self) {
-        self.checkpoint("passive");
+    /// Copies the write-ahead file back into the database while nobody waits; true when there is more to do later.
+    pub fn idle(&mut self) -> bool {
+        self.checkpoint(if self.is_long() { "truncate" } else { "passive" });
+        self.is_long()
+    }
+
+    fn is_long(&self) -> bool {
+        let mut wal = self.path.clone().into_os_string();
+        wal.push("-wal");
+        std::fs::metadata(wal).map_or(0, |meta| meta.len()) > WAL_TRUNCATE_BYTES
     }
 
     /// Copies everything back and leaves an empty write-ahead file.
@@ -110,13 +117,13 @@ impl Writer {
 
     fn keep_wal_small(&mut self) {
         self.batches += 1;
-        if self.batches < BATCHES_BETWEEN {
-            return;
+        // What a reader prevented is not tried again after every batch.
+        let is_due = self.batches >= BATCHES_BETWEEN;
+        if self.is_long() && (is_due || !self.held) {
+            self.checkpoint("truncate");
+        } else if is_due {
+            self.checkpoint("passive");
         }
-        let mut wal = self.path.clone().into_os_string();
-        wal.push("-wal");
-        let bytes = std::fs::metadata(wal).map_or(0, |meta| meta.len());
-        self.checkpoint(if bytes > WAL_TRUNCATE_BYTES { "truncate" } else { "passive" });
     }
 }
 

@@ -61,6 +61,8 @@ pub(super) struct Heard {
     pub private: bool,
     /// See `chat`.
     pub sender: Option<u64>,
+    /// A bot wrote it: bots begin nothing.
+    pub is_bot: bool,
     /// No type of ours fits it.
     pub unparsed: bool,
 }
@@ -157,7 +159,7 @@ impl Ear<'_> {
             is_edit,
             taken,
         };
-        Heard { arrival, chat, private, sender: speaker.sender, unparsed: false }
+        Heard { arrival, chat, private, sender: speaker.sender, is_bot: speaker.is_bot, unparsed: false }
     }
 
     /// Named, answered or commanded.
@@ -232,7 +234,7 @@ impl Ear<'_> {
             },
             text,
         };
-        Some(Heard { arrival, chat, private, sender, unparsed: true })
+        Some(Heard { arrival, chat, private, sender, is_bot: speaker.is_bot, unparsed: true })
     }
 }
 

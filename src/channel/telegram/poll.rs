@@ -57,6 +57,7 @@ impl Telegram {
                 if username.is_empty() {
                     username = self.who_am_i().await?;
                     self.show_menu().await;
+                    self.well();
                     tracing::info!(channel = self.name, username, "The account answers.");
                 }
                 if *claims && let Some(file) = self.config_file() {
@@ -198,7 +199,7 @@ impl Telegram {
     /// The pairing code in a message of a chat that is not linked.
     fn pair_of(&self, heard: &Heard) -> Option<(String, String, pairing::Pair)> {
         let arrival = &heard.arrival;
-        if arrival.taken != Err(intake::NOT_LINKED) || arrival.is_edit || !arrival.outside.is_empty() {
+        if arrival.taken != Err(intake::NOT_LINKED) || heard.is_bot || arrival.is_edit || !arrival.outside.is_empty() {
             return None;
         }
         let code = pairing::code_in(&arrival.text)?;
