@@ -341,7 +341,7 @@ fn hello(request: &Request) -> String {
                     - list files\n\
                     - read notes/today.md\n\
                     - search for milk in notes\n\
-                    - write milk to notes/list.md (refused, unless the operator has granted it)\n\
+                    - write milk to notes/list.md (refused: this version has no tool that writes)\n\
                     - what time is it\n\
                     - what did I say\n\
                     - list files and then read notes/today.md"
@@ -605,7 +605,7 @@ mod tests {
         - list files
         - read notes/today.md
         - search for milk in notes
-        - write milk to notes/list.md (refused, unless the operator has granted it)
+        - write milk to notes/list.md (refused: this version has no tool that writes)
         - what time is it
         - what did I say
         - list files and then read notes/today.md

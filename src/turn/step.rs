@@ -102,6 +102,12 @@ fn compose(state: &mut State) -> Effect {
     // The last round has to end in words.
     let tool_use = spent.rounds + 1 < budget.rounds || budget.rounds == 1;
     let Some(fit) = fit(state, tool_use) else {
+        if state.saved.verify_attempts > 0 {
+            // There is an answer; only its repair does not fit. It is worth more than none.
+            let answer = state.own().rev().find(|message| message.role == Role::Assistant).map(Message::plain_text);
+            let detail = Some("the repair does not fit the window".to_owned());
+            return conclude(state, EndReason::VerificationEscalated, answer.unwrap_or_default(), detail);
+        }
         return conclude(state, EndReason::ContextExhausted, String::new(), None);
     };
     if let Err(broken) = validate(&fit.request) {
