@@ -189,7 +189,7 @@ fn command(cli: &Cli) -> Result<Exit, Complaint> {
     }
     let home = Home::find(cli.home.clone(), cli.config.clone())?;
     match &cli.command {
-        Command::Serve => return serve::run(home, &runtime()?),
+        Command::Serve => return serve::run(home, runtime()?),
         Command::Check => return serve::check(&home, cli.json),
         _ => {}
     }

@@ -1,6 +1,7 @@
 //! `serve` and `check`.
 
 use std::io::IsTerminal as _;
+use std::time::Duration;
 
 use tokio::runtime::Runtime;
 
@@ -10,8 +11,11 @@ use crate::daemon::{Daemon, Held};
 use crate::record::logs;
 use crate::session::Snapshot;
 
+/// Longest wait for threads that a file or a tool holds up after everything else has ended.
+const BLOCKED_MAX: Duration = Duration::from_secs(2);
+
 /// Runs the daemon until it is stopped.
-pub(super) fn run(home: Home, runtime: &Runtime) -> Result<Exit, Complaint> {
+pub(super) fn run(home: Home, runtime: Runtime) -> Result<Exit, Complaint> {
     if !home.config_file().exists() {
         // A mistyped --home leaves no folders behind.
         Snapshot::load(&home)?;
@@ -33,6 +37,8 @@ pub(super) fn run(home: Home, runtime: &Runtime) -> Result<Exit, Complaint> {
         }
         Ok::<_, Complaint>(daemon.run().await)
     })?;
+    // What still blocks a thread has had its time: a stop has to end.
+    runtime.shutdown_timeout(BLOCKED_MAX);
     drop(guards);
     Ok(if gave_up { Exit::Failed } else { Exit::Done })
 }

@@ -28,6 +28,8 @@ const FINISH_TRIES: u32 = 5;
 const WAITS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(120));
 /// The courier looks again after this long even if nobody calls, and says that it is well.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// After the store failed to say what is due.
+const AFTER_TROUBLE: Duration = Duration::from_secs(2);
 /// What a reader is told before a text that may have arrived before.
 pub const AGAIN: &str = "(sent again) ";
 
@@ -100,7 +102,7 @@ impl Courier {
         let mut sends = FuturesUnordered::new();
         // Sends whose end the store did not take yet; they must not be forgotten.
         let mut unwritten: Vec<(Part, Outcome)> = Vec::new();
-        self.doubt_own().await;
+        let mut doubted = false;
         // `self` is borrowed by the sends, so the wake has to be a value of its own.
         let mut wake = self.wake.clone();
         let mut waking = true;
@@ -116,7 +118,12 @@ impl Courier {
                 }
             }
             let mut next_look = LOOK_EVERY;
+            if !doubted {
+                // Before anything of this attempt is on its way, so that it cannot be taken for what broke.
+                doubted = self.doubt_own().await;
+            }
             match self.due().await {
+                Ok(_) if !doubted => next_look = AFTER_TROUBLE,
                 Ok(parts) => {
                     let now = self.clock.now();
                     let mut room = CHATS_AT_ONCE.saturating_sub(sends.len());
@@ -143,7 +150,7 @@ impl Courier {
                 }
                 Err(error) => {
                     tracing::warn!(%error, "The outbox could not be read.");
-                    next_look = Duration::from_secs(2);
+                    next_look = AFTER_TROUBLE;
                 }
             }
             if sends.is_empty() && stop.is_asked() && (!unwritten.is_empty() || self.is_flushed().await) {
@@ -177,14 +184,15 @@ impl Courier {
     }
 
     /// What an earlier attempt of this task had on its way when it broke: its answers are lost.
-    async fn doubt_own(&self) {
+    async fn doubt_own(&self) -> bool {
         let (channel, boot, now) = (self.platform.channel(), self.boot, self.clock.now());
         let doubted = self.store.write("doubt broken sends", move |db| outbox::doubt(db, &channel, boot, now)).await;
-        match doubted {
+        match &doubted {
             Ok(0) => {}
             Ok(parts) => tracing::warn!(parts, "Replies were on their way when the courier broke."),
             Err(error) => tracing::warn!(%error, "The outbox could not be looked through."),
         }
+        doubted.is_ok()
     }
 
     /// Sends one part; returns it, with its outcome where the store did not take that.
@@ -264,12 +272,15 @@ impl Courier {
             // Finishing twice changes nothing: only a row in `sending` is touched.
             match written.await {
                 Ok(()) => return None,
-                Err(error) if error.is_outage() && !matches!(error, StoreError::Closed) => {
-                    tokio::time::sleep(self.rng.jitter(Duration::from_millis(200) * (1 << tries.min(7)))).await;
-                }
-                Err(error) => {
+                Err(error @ StoreError::Closed) => {
                     tracing::error!(part = %id, %error, "How a send ended could not be stored; the next start finds it uncertain.");
                     return None;
+                }
+                Err(error) => {
+                    if !error.is_outage() {
+                        tracing::error!(part = %id, %error, "How a send ended could not be stored; trying again.");
+                    }
+                    tokio::time::sleep(self.rng.jitter(Duration::from_millis(200) * (1 << tries.min(7)))).await;
                 }
             }
         }

@@ -30,7 +30,7 @@ use crate::turn::{Audience as _, Driver, Ended, News, Saved, State, prompt};
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// After an outage of the store.
 const LOOK_AFTER_TROUBLE: Duration = Duration::from_secs(2);
-/// Failed tries to begin a message before it is refused.
+/// Failed tries to begin a message before it is refused, and lost checkpoints of a turn before it ends.
 const STUMBLES_MAX: u32 = 3;
 /// Strangers' rows are cleared away this often, once they are older than a day or more than so many.
 const TIDY_EVERY: Duration = Duration::from_secs(600);
@@ -51,6 +51,8 @@ pub struct Desk {
     lost: Vec<(TurnId, Option<&'static str>)>,
     /// How often a message could not be begun although the store takes writes.
     stumbles: BTreeMap<InboxId, u32>,
+    /// How often a turn could not store its next checkpoint although the store takes writes.
+    losses: BTreeMap<TurnId, u32>,
     /// When strangers' rows were last cleared away, monotonic.
     tidied: Duration,
 }
@@ -65,6 +67,7 @@ impl Desk {
             at_work: BTreeMap::new(),
             lost: Vec::new(),
             stumbles: BTreeMap::new(),
+            losses: BTreeMap::new(),
             tidied: Duration::ZERO,
         }
     }
@@ -307,7 +310,8 @@ impl Desk {
         let group = services.store.read("read a message", move |db| inbox::next_group(db, session)).await?;
         let Some(head) = group.first().cloned() else { return Ok(false) };
         let mode = if head.channel.starts_with("console:") { Mode::Console } else { Mode::Daemon };
-        let made = match services.create_session(mode, head.link.as_deref()) {
+        let link = services.link_now(head.link.as_deref(), (&head.channel, &head.chat), &head.sender);
+        let made = match services.create_session(mode, link.as_deref()) {
             Ok(made) => made,
             Err(gone) => {
                 self.ignore(head, gone.to_string()).await?;
@@ -318,7 +322,7 @@ impl Desk {
             session,
             cause: if head.command.is_some() { "command" } else { "message" },
             mode: mode.as_str(),
-            link: head.link.clone(),
+            link: link.clone(),
             sender: head.sender.clone(),
             boot: services.boot,
             budget: made.budget,
@@ -342,7 +346,7 @@ impl Desk {
             })
             .await?;
         crash_point!("desk.turn_opened");
-        self.set_to_work(opened, made, (head.sender.clone(), head.link.clone()), target_of(&head), false).await
+        self.set_to_work(opened, made, (head.sender.clone(), link), target_of(&head), false).await
     }
 
     /// Goes on with a turn that a stop or a crash left at a checkpoint.
@@ -350,7 +354,11 @@ impl Desk {
         let services = self.services.clone();
         let mode = if row.mode == Mode::Console.as_str() { Mode::Console } else { Mode::Daemon };
         let (turn, now) = (row.id, services.clock.now());
-        let made = services.create_session(mode, row.link.as_deref());
+        let causes = services.store.read("read a turn's messages", move |db| inbox::of_turn(db, turn)).await?;
+        let target = causes.first().and_then(target_of);
+        let place = causes.first().map_or(("", ""), |cause| (&cause.channel, &cause.chat));
+        let link = services.link_now(row.link.as_deref(), place, &row.sender);
+        let made = services.create_session(mode, link.as_deref());
         let made = match made {
             Ok(made) if !row.cancel_asked => made,
             ended => {
@@ -364,7 +372,7 @@ impl Desk {
             }
         };
         let boot = services.boot;
-        let (opened, causes) = services
+        let mut opened = services
             .store
             .write("resume a turn", move |db| {
                 let row = turns::resume(db, turn, boot)?;
@@ -377,24 +385,21 @@ impl Desk {
                     call: None,
                 };
                 timeline::append(db, &entry, now)?;
-                let opened = Opened {
+                Ok(Opened {
                     session: row.session,
                     turn,
                     head: head.as_ref().map(|head| head.id),
                     first_seq: head.as_ref().map_or(1, |head| head.first_seq),
                     last_seq: head.as_ref().map_or(0, |head| head.last_seq),
                     saved: head.and_then(|head| serde_json::from_value(head.state).ok()).unwrap_or_default(),
-                };
-                Ok((opened, inbox::of_turn(db, turn)?))
+                })
             })
             .await?;
-        let target = causes.first().and_then(target_of);
-        let mut opened = opened;
         // What the last checkpoint does not know was spent all the same.
         opened.saved.spent = row.spent;
         let mut made = made;
         made.budget = row.budget;
-        self.set_to_work(opened, made, (row.sender, row.link), target, true).await?;
+        self.set_to_work(opened, made, (row.sender, link), target, true).await?;
         Ok(())
     }
 
@@ -434,12 +439,16 @@ impl Desk {
         let state = State::new(fixed, history, from, opened.last_seq, opened.saved);
         let (cancel, cancelled) = stop::channel();
         let (mode, snapshot_of) = (made.mode, services.clone());
-        let grants_link = link.clone();
+        let (grants_link, of) = (link.clone(), sender.clone());
+        let place = target.as_ref().map(|target| (target.channel.clone(), target.chat.clone())).unwrap_or_default();
         let driver = Driver {
             store: services.store.clone(),
             model: made.model.clone(),
             plan: made.plan.clone(),
-            grants: Arc::new(move || snapshot_of.grants_now(mode, grants_link.as_deref())),
+            grants: Arc::new(move || {
+                let link = snapshot_of.link_now(grants_link.as_deref(), (&place.0, &place.1), &of);
+                snapshot_of.grants_now(mode, link.as_deref())
+            }),
             context: ToolContext {
                 session,
                 turn,
@@ -478,12 +487,19 @@ impl Desk {
         let now = self.services.clock.now();
         self.services.health.progress(&channel, |channel| channel.last_handled_at = Some(now));
         self.services.hub.nudge(session);
+        let losses = self.losses.remove(&turn).unwrap_or_default();
         match ended {
             Ok(Ended::Concluded(reason)) => tracing::info!(%turn, %session, %reason, "A turn ended."),
             Ok(Ended::Suspended) => tracing::info!(%turn, %session, "A turn was put aside."),
             Ok(Ended::Lost(error)) => {
                 tracing::error!(%turn, %session, %error, "A turn lost its store; it goes on from its last checkpoint.");
-                self.lost.push((turn, None));
+                let ends = if error.is_outage() {
+                    None
+                } else {
+                    self.losses.insert(turn, losses + 1);
+                    (losses + 1 >= STUMBLES_MAX).then_some("its checkpoints could not be stored; the log says why")
+                };
+                self.lost.push((turn, ends));
             }
             Err(error) => {
                 tracing::error!(%turn, %session, %error, "A turn broke.");

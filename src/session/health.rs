@@ -72,6 +72,12 @@ impl Health {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(channel).map(|channel| channel.state)
     }
 
+    /// The channel file's name.
+    #[must_use]
+    pub fn name(&self, channel: &str) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(channel).map(|channel| channel.name.clone())
+    }
+
     /// All of them with their `kind:account`.
     #[must_use]
     pub fn all_keyed(&self) -> Vec<(String, ChannelHealth)> {

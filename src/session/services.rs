@@ -1,7 +1,7 @@
 //! What every session shares, and the one place that makes sessions.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{Notify, watch};
 
@@ -46,6 +46,7 @@ pub struct SharedServices {
     /// Asks what still runs to give up.
     pub abort: StopHandle,
     snapshot: watch::Sender<Arc<Snapshot>>,
+    reloading: Mutex<()>,
 }
 
 /// The rights and settings of one session, fixed for one turn.
@@ -97,6 +98,7 @@ impl SharedServices {
             stop,
             abort,
             snapshot: watch::Sender::new(Arc::new(snapshot)),
+            reloading: Mutex::default(),
         }
     }
 
@@ -118,6 +120,8 @@ impl SharedServices {
     /// # Errors
     /// Every fault at once.
     pub fn reload(&self) -> Result<Vec<&'static str>, Faults> {
+        // Two at once must not leave the older reading in force.
+        let _alone = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
         let new = Snapshot::load(&self.home)?;
         let old = self.snapshot();
         let mut later = Vec::new();
@@ -130,7 +134,9 @@ impl SharedServices {
         let new = Arc::new(new);
         self.snapshot.send_replace(new.clone());
         for running in self.hub.all_running().borrow().values() {
-            if running.link.as_ref().is_some_and(|link| !new.links.contains_key(link)) {
+            let place = running.target.as_ref().map_or(("", ""), |target| (&target.channel, &target.chat));
+            let link = self.link_now(running.link.as_deref(), place, &running.sender);
+            if link.is_some_and(|link| !new.links.contains_key(&link)) {
                 running.cancel.ask();
             }
         }
@@ -148,6 +154,28 @@ impl SharedServices {
     /// Wakes the couriers.
     pub fn wake_couriers(&self) {
         self.outbox.send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    /// The link under which a message of `sender` in `chat` of `channel` is worked on now. It is the one that took the
+    /// message up unless that is gone: a link that was renamed meanwhile still holds the chat, and still lists the
+    /// sender.
+    #[must_use]
+    pub fn link_now(&self, taken: Option<&str>, (channel, chat): (&str, &str), sender: &str) -> Option<String> {
+        let snapshot = self.snapshot();
+        let taken = taken?;
+        if snapshot.links.contains_key(taken) {
+            return Some(taken.to_owned());
+        }
+        let name = self.health.name(channel);
+        let mut links = snapshot
+            .config
+            .telegram
+            .iter()
+            .filter(|account| Some(&account.name) == name.as_ref())
+            .flat_map(|account| &account.links);
+        let heir =
+            links.find(|link| link.chat.to_string() == chat && link.senders.iter().any(|id| id.to_string() == sender));
+        Some(heir.map_or(taken, |link| &link.name).to_owned())
     }
 
     /// Makes the session of `mode` for a link, with the rights of the present snapshot.

@@ -32,6 +32,8 @@ pub struct Status {
     pub stopping: bool,
     /// The store takes writes.
     pub store_ok: bool,
+    /// The workspace's directory is there.
+    pub workspace_ok: bool,
     /// Each channel's progress.
     pub channels: Vec<ChannelHealth>,
     /// Turns at work.
@@ -190,6 +192,7 @@ pub async fn status(services: &SharedServices) -> Result<Status, StoreError> {
         ready: !stopping && store_ok,
         stopping,
         store_ok,
+        workspace_ok: snapshot.config.workspace.is_dir(),
         channels: services.health.all(),
         turns_running: counts.turns_running,
         inbox: Inbox { new: counts.inbox_new, running: counts.inbox_running, dead: counts.inbox_dead },
@@ -230,6 +233,7 @@ impl Status {
             + self.turns_parked
             + i64::try_from(stopped).unwrap_or_default()
             + i64::from(!self.store_ok)
+            + i64::from(!self.workspace_ok)
     }
 
     /// For people: what it does, then what needs them, each with the command that acts on it.
@@ -275,6 +279,9 @@ impl Status {
     fn list_needs(&self, text: &mut String) {
         if !self.store_ok {
             let _ = writeln!(text, "\nThe store does not take writes: look at the disk of {}.", self.home);
+        }
+        if !self.workspace_ok {
+            let _ = writeln!(text, "\nThe workspace is gone: put the directory of `[workspace] path` back.");
         }
         for late in &self.late {
             let _ = writeln!(text, "\n{late} has not come round in time.");

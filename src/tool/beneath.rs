@@ -17,6 +17,7 @@ use std::fmt;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat, StatxFlags};
 use rustix::io::Errno;
@@ -96,6 +97,9 @@ pub enum ToolFailure {
         /// What the system said.
         source: std::io::Error,
     },
+    /// The workspace's own directory is not there.
+    #[error("the workspace itself cannot be opened ({0}); only the operator can mend that")]
+    Gone(std::io::Error),
     /// The deadline passed, or someone asked for a stop.
     #[error("stopped before it was done; nothing was read")]
     Cancelled,
@@ -378,11 +382,28 @@ impl Mount {
 /// The workspace: a handle on its directory. Everything is opened from here.
 #[derive(Debug)]
 pub struct Root {
-    handle: OwnedFd,
-    mount: Mount,
+    path: PathBuf,
+    /// Replaced when the directory at `path` is another one: a restored backup, a volume mounted later.
+    base: Mutex<Arc<Base>>,
     /// Tests take the ways of systems without `openat2`, and without `/proc`.
     openat2: bool,
     proc: bool,
+}
+
+/// The directory that the workspace's path led to, and the mount it lies on.
+#[derive(Debug)]
+struct Base {
+    handle: OwnedFd,
+    mount: Mount,
+}
+
+impl Base {
+    fn open(path: &Path) -> Result<Self, Errno> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let handle = rustix::fs::open(path, flags, Mode::empty())?;
+        let mount = Mount::of(handle.as_fd())?;
+        Ok(Self { handle, mount })
+    }
 }
 
 impl Root {
@@ -391,11 +412,21 @@ impl Root {
     /// # Errors
     /// When `path` is no directory or cannot be reached.
     pub fn open(path: &Path) -> Result<Self, RootError> {
-        let fail = |errno: Errno| RootError { path: path.to_owned(), source: errno.into() };
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let handle = rustix::fs::open(path, flags, Mode::empty()).map_err(fail)?;
-        let mount = Mount::of(handle.as_fd()).map_err(fail)?;
-        Ok(Self { handle, mount, openat2: true, proc: true })
+        let base = Base::open(path).map_err(|errno| RootError { path: path.to_owned(), source: errno.into() })?;
+        Ok(Self { path: path.to_owned(), base: Mutex::new(Arc::new(base)), openat2: true, proc: true })
+    }
+
+    /// The directory that stands at the workspace's path now. A handle of one that was moved away or deleted would
+    /// show an empty or an old workspace for ever.
+    fn base(&self) -> Result<Arc<Base>, ToolFailure> {
+        let gone = |errno: Errno| ToolFailure::Gone(errno.into());
+        let mut base = self.base.lock().unwrap_or_else(PoisonError::into_inner);
+        let named = rustix::fs::stat(&self.path).map_err(gone)?;
+        let held = rustix::fs::fstat(&base.handle).map_err(gone)?;
+        if (named.st_dev, named.st_ino) != (held.st_dev, held.st_ino) {
+            *base = Arc::new(Base::open(&self.path).map_err(gone)?);
+        }
+        Ok(base.clone())
     }
 
     /// Brings the words of a path into normal form. Whether anything is there, and what, only opening tells.
@@ -430,7 +461,8 @@ impl Root {
     /// [`ToolFailure::NotFound`] or [`ToolFailure::Refused`]; calling again helps only with [`Why::Changed`] and
     /// [`ToolFailure::Io`].
     pub fn any(&self, path: &RelPath) -> Result<Opened, ToolFailure> {
-        self.take(self.handle.as_fd(), &path.text, path)
+        let base = self.base()?;
+        self.take(&base, base.handle.as_fd(), &path.text, path)
     }
 
     /// Opens the regular file `path`.
@@ -463,13 +495,14 @@ impl Root {
         let Some((path, name)) = entry.path.as_ref().zip(entry.raw.to_str().ok()) else {
             return Err(ToolFailure::Refused { path: entry.shown.clone(), why: Why::Unspeakable });
         };
-        self.take(dir.as_fd(), name, path)
+        let base = self.base.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        self.take(&base, dir.as_fd(), name, path)
     }
 
-    fn take(&self, from: BorrowedFd<'_>, below: &str, path: &RelPath) -> Result<Opened, ToolFailure> {
+    fn take(&self, base: &Base, from: BorrowedFd<'_>, below: &str, path: &RelPath) -> Result<Opened, ToolFailure> {
         let fail = |errno| ToolFailure::of(&path.asked, errno);
         let refused = |why| Err(ToolFailure::Refused { path: path.asked.clone(), why });
-        let handle = self.pin(from, below, OFlags::PATH | OFlags::CLOEXEC).map_err(fail)?;
+        let handle = self.pin(base, from, below, OFlags::PATH | OFlags::CLOEXEC).map_err(fail)?;
         let seen = rustix::fs::fstat(&handle).map_err(fail)?;
         match Kind::of(FileType::from_raw_mode(seen.st_mode)) {
             Kind::Dir => Ok(Opened::Dir(Dir { handle, path: path.clone() })),
@@ -477,7 +510,7 @@ impl Root {
             Kind::File if path.wants_dir => refused(Why::NotDirectory),
             Kind::File if seen.st_nlink > 1 => refused(Why::SecondName),
             Kind::File => {
-                let reader = self.reopen(&handle, from, below).map_err(fail)?;
+                let reader = self.reopen(base, &handle, from, below).map_err(fail)?;
                 let got = rustix::fs::fstat(&reader).map_err(fail)?;
                 if (got.st_dev, got.st_ino, got.st_mode) != (seen.st_dev, seen.st_ino, seen.st_mode) {
                     return refused(Why::Changed);
@@ -488,7 +521,7 @@ impl Root {
     }
 
     /// A handle on `below`, reached without crossing a link or a mount.
-    fn pin(&self, from: BorrowedFd<'_>, below: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+    fn pin(&self, base: &Base, from: BorrowedFd<'_>, below: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
         let name = if below.is_empty() { "." } else { below };
         for _ in 0..TRIES {
             if !self.openat2 {
@@ -498,16 +531,16 @@ impl Root {
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 // Too old a kernel, or a sandbox that does not know the call. It cannot mean "not permitted": that is
                 // EACCES, and if it did the walk would meet it again.
-                Err(Errno::NOSYS | Errno::PERM) => return self.walk(from, name, flags),
+                Err(Errno::NOSYS | Errno::PERM) => return Self::walk(base, from, name, flags),
                 done => return done,
             }
         }
-        if self.openat2 { Err(Errno::AGAIN) } else { self.walk(from, name, flags) }
+        if self.openat2 { Err(Errno::AGAIN) } else { Self::walk(base, from, name, flags) }
     }
 
     /// What `openat2` does, by hand: each component is opened from the handle of the one before, and judged as a
     /// handle, so that a swap between two steps changes nothing.
-    fn walk(&self, from: BorrowedFd<'_>, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+    fn walk(base: &Base, from: BorrowedFd<'_>, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
         let mut held: Option<OwnedFd> = None;
         let mut parts = path.split('/').peekable();
         while let Some(part) = parts.next() {
@@ -521,7 +554,7 @@ impl Root {
                 _ if last => {}
                 _ => return Err(Errno::NOTDIR),
             }
-            if Mount::of(next.as_fd())? != self.mount {
+            if Mount::of(next.as_fd())? != base.mount {
                 return Err(Errno::XDEV);
             }
             held = Some(next);
@@ -530,14 +563,14 @@ impl Root {
     }
 
     /// Opens for reading what `pinned` holds. Without `/proc` the name has to be walked again; the caller compares.
-    fn reopen(&self, pinned: &OwnedFd, from: BorrowedFd<'_>, below: &str) -> Result<OwnedFd, Errno> {
+    fn reopen(&self, base: &Base, pinned: &OwnedFd, from: BorrowedFd<'_>, below: &str) -> Result<OwnedFd, Errno> {
         if self.proc {
             match rustix::fs::open(format!("/proc/self/fd/{}", pinned.as_raw_fd()), READ, Mode::empty()) {
                 Err(Errno::NOENT | Errno::NOTDIR) => {}
                 done => return done,
             }
         }
-        self.pin(from, below, READ)
+        self.pin(base, from, below, READ)
     }
 }
 
@@ -639,145 +672,4 @@ impl Root {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::fs;
-    use std::os::unix::fs::{PermissionsExt, symlink};
-    use std::os::unix::net::UnixListener;
-
-    use proptest::prelude::*;
-    use rustix::fs::{CWD, mknodat};
-
-    use super::*;
-
-    const SECRET: &str = "SECRET";
-
-    /// What came of opening `asked`, in one word; a text that names a place of the host fails the test.
-    fn opening(root: &Root, asked: &str, home: &Path) -> &'static str {
-        let failure = match root.resolve(asked).and_then(|path| root.file(&path)) {
-            Ok(_) => return "opened",
-            Err(failure) => failure,
-        };
-        let text = failure.to_string();
-        assert!(asked.starts_with('/') || !text.contains(home.to_str().unwrap()), "{text}");
-        match failure {
-            ToolFailure::NotFound { .. } => "not found",
-            ToolFailure::Refused { why, .. } => why.mark(),
-            ToolFailure::BadArgument(_) => "bad argument",
-            other => panic!("{asked}: {other:?}"),
-        }
-    }
-
-    #[test]
-    fn b095_no_words_lead_out_and_nothing_special_is_opened() {
-        let home = tempfile::tempdir().unwrap();
-        let (work, outside) = (home.path().join("work"), home.path().join("outside"));
-        fs::create_dir_all(work.join("notes/deep")).unwrap();
-        fs::create_dir(&outside).unwrap();
-        fs::write(outside.join("secret"), SECRET).unwrap();
-        for name in ["notes/a.md", "notes/deep/b.md", "~x", "back\\slash", "two words", "…"] {
-            fs::write(work.join(name), "inside").unwrap();
-        }
-        symlink(outside.join("secret"), work.join("link")).unwrap();
-        symlink("notes/a.md", work.join("inner")).unwrap();
-        symlink("nowhere", work.join("dangling")).unwrap();
-        symlink(&outside, work.join("linkdir")).unwrap();
-        symlink("/proc/self/root", work.join("proc")).unwrap();
-        fs::hard_link(outside.join("secret"), work.join("hard")).unwrap();
-        mknodat(CWD, work.join("fifo"), FileType::Fifo, Mode::RUSR, 0).unwrap();
-        let _socket = UnixListener::bind(work.join("socket")).unwrap();
-        let absolute = outside.join("secret").to_str().unwrap().to_owned();
-        let too_long = ["n".repeat(300), "d/".repeat(600), "d/".repeat(65)].join(" | ");
-        let mut table = vec![
-            ("opened", "notes/a.md | ./notes//a.md | notes/./deep/b.md | ./~x | back\\slash | two words | …"),
-            ("directory", " | . | notes | notes/"),
-            ("file", "notes/a.md/ | notes/a.md/."),
-            ("outside", ".. | ../outside/secret | notes/../../outside/secret | notes/.. | linkdir/../secret"),
-            ("outside", "/etc/passwd | //etc/passwd | /proc/self/root/etc/passwd | ~ | ~/.ssh/id_ed25519 | ~root/x"),
-            ("outside", &absolute),
-            ("link", "link | inner | dangling | linkdir | linkdir/secret | ./linkdir//secret | proc/etc/passwd"),
-            ("has a second name elsewhere", "hard"),
-            ("fifo", "fifo | fifo/"),
-            ("socket", "socket"),
-            ("not found", "notes/none.md | notes/a.md/x | ./~ | $HOME/x | NOTES/A.MD | Link | no\u{300}tes/a.md"),
-            ("not found", "notes\\..\\..\\outside\\secret | %2e%2e/outside/secret | ．．/outside/secret"),
-            ("not found", "․․/outside/secret | ..∕outside∕secret | notes／a.md"),
-            ("bad argument", "notes/a.md\0 | notes/a.md\n | notes/\u{202e}dm.a"),
-            ("bad argument", &too_long),
-        ];
-        match mknodat(CWD, work.join("null"), FileType::CharacterDevice, Mode::RUSR, rustix::fs::makedev(1, 3)) {
-            Ok(()) => table.push(("device", "null")),
-            Err(errno) => println!("no device in the table, mknod says: {errno}"),
-        }
-        for (way, root) in Root::by_every_way(&work) {
-            for (expected, paths) in &table {
-                for asked in paths.split(" | ") {
-                    assert_eq!(opening(&root, asked, home.path()), *expected, "{asked:?} by {way}");
-                }
-            }
-        }
-        if !rustix::process::geteuid().is_root() {
-            fs::set_permissions(work.join("notes/a.md"), fs::Permissions::from_mode(0o000)).unwrap();
-            assert_eq!(opening(&Root::open(&work).unwrap(), "notes/a.md", home.path()), "no permission");
-        }
-    }
-
-    /// Mounting needs a mount namespace of its own: the test runs itself once more, within one.
-    #[test]
-    fn the_workspace_ends_at_other_mounts() {
-        const PLACE: &str = "MIDWATCH_TEST_MOUNTS";
-        if let Ok(work) = std::env::var(PLACE) {
-            for (way, root) in Root::by_every_way(Path::new(&work)) {
-                for asked in ["tmpfs/x", "bind/secret", "file"] {
-                    assert_eq!(opening(&root, asked, Path::new("/none")), "other mount", "{asked} by {way}");
-                }
-                assert!(matches!(
-                    root.dir(&root.resolve("bind").unwrap()),
-                    Err(ToolFailure::Refused { why: Why::OtherMount, .. })
-                ));
-            }
-            return println!("mounts were refused");
-        }
-        let home = tempfile::tempdir().unwrap();
-        let work = home.path().join("work");
-        for dir in ["outside", "work/tmpfs", "work/bind"] {
-            fs::create_dir_all(home.path().join(dir)).unwrap();
-        }
-        fs::write(home.path().join("outside/secret"), SECRET).unwrap();
-        fs::write(work.join("file"), "").unwrap();
-        let script = "mount -t tmpfs none work/tmpfs && : > work/tmpfs/x && mount --bind outside work/bind \
-                      && mount --bind outside/secret work/file || exit 99; exec \"$0\" --exact \"$1\" --nocapture";
-        let name = format!("{}::the_workspace_ends_at_other_mounts", module_path!().split_once("::").unwrap().1);
-        let ran = std::process::Command::new("unshare")
-            .args(["--user", "--map-root-user", "--mount", "sh", "-c", script])
-            .args([std::env::current_exe().unwrap().into_os_string(), name.into()])
-            .current_dir(home.path())
-            .env(PLACE, &work)
-            .output();
-        match ran {
-            Ok(ran) if ran.status.success() => {
-                assert!(String::from_utf8_lossy(&ran.stdout).contains("mounts were refused"), "{ran:?}");
-            }
-            Ok(ran) if ran.status.code() == Some(101) => panic!("{}", String::from_utf8_lossy(&ran.stderr)),
-            other => println!("skipped, there can be no mounts here: {other:?}"),
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn a_resolved_path_is_in_normal_form_and_stays_so(asked in "[a.~/\\\\ \u{301}\n]{0,12}") {
-            let root = Root::open(Path::new("/")).unwrap();
-            if let Ok(path) = root.resolve(&asked) {
-                let text = path.as_str();
-                prop_assert!(text.is_empty() || text.split('/').all(|part| !matches!(part, "" | "." | "..")), "{text:?}");
-                let again = root.resolve(&path.shown()).unwrap();
-                prop_assert_eq!(again.as_str(), text);
-            }
-        }
-    }
-
-    #[test]
-    fn numbers_are_written_for_people() {
-        assert_eq!([size(0), size(1_023), size(1_536), size(1 << 40)], ["0 B", "1023 B", "1.5 KiB", "1.0 TiB"]);
-        assert_eq!([grouped(7), grouped(1_200), grouped(1_234_567)], ["7", "1,200", "1,234,567"]);
-    }
-}
+mod tests;

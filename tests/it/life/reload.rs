@@ -62,6 +62,70 @@ async fn a_new_link_works_at_once_and_a_removed_ones_turn_is_cancelled() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_link_that_is_renamed_loses_no_message_and_no_turn() {
+    let telegram = Telegram::start().await;
+    let model = Model::start().await;
+    let mut home = Home::new().model(&model).telegram(&telegram).link("home", ANN, &[ANN]);
+    home = home.grant("home", &["read_file"]).workspace_file("notes.md", "the boat leaves at nine\n");
+    let mut daemon = Daemon::start(&home).await;
+    model.queue(Reply::calls(vec![("read_file", serde_json::json!({ "path": "notes.md" }))]).held());
+    model.queue(Reply::text("it leaves at nine"));
+    telegram.says(ANN, ANN, "when?");
+    model.wait_requests(1).await;
+    let waits = telegram.says(ANN, ANN, "and this waits");
+    telegram.wait_acknowledged(waits.update_id).await;
+    home = home.unlink("home").link("house", ANN, &[ANN]).link("bobs", BOB, &[BOB]).grant("house", &["read_file"]);
+    reload("midwatch reload", &home, &mut daemon, 2).await;
+    model.release();
+    assert_eq!(telegram.next_sent(ANN).await.text, "it leaves at nine");
+    assert_eq!(telegram.next_sent(ANN).await.text, "echo: and this waits");
+    let read = model.requests()[1].results();
+    assert!(read[0].contains("the boat leaves at nine"), "the running turn keeps what the link still grants: {read:?}");
+    assert_eq!(home.rows("select link from turns order by id"), ["home", "house"]);
+    ends_well(daemon, &home, &telegram, &model).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_workspace_that_was_replaced_is_seen_and_one_that_is_gone_is_said() {
+    let telegram = Telegram::start().await;
+    let model = Model::start().await;
+    let mut home = Home::new().model(&model).telegram(&telegram).link("home", ANN, &[ANN]);
+    home = home.grant("home", &["read_file"]).workspace_file("notes.md", "old\n");
+    let daemon = Daemon::start(&home).await;
+    model.script(|request| match request.results().pop() {
+        None => Reply::calls(vec![("read_file", serde_json::json!({ "path": "notes.md" }))]),
+        Some(result) => Reply::text(&format!("no error, or: {result}")),
+    });
+    std::fs::rename(home.workspace(), home.path().join("away")).unwrap();
+    telegram.says(ANN, ANN, "read");
+    let gone = telegram.next_sent(ANN).await.text;
+    assert!(gone.contains("the workspace itself cannot be opened"), "{gone}");
+    let status = cli(&home, &["status"]).await.stdout;
+    assert!(status.contains("The workspace is gone"), "{status}");
+    std::fs::create_dir(home.workspace()).unwrap();
+    std::fs::write(home.workspace().join("notes.md"), "new\n").unwrap();
+    telegram.says(ANN, ANN, "/new");
+    telegram.next_sent(ANN).await;
+    telegram.says(ANN, ANN, "read");
+    let new = telegram.next_sent(ANN).await.text;
+    assert!(new.contains("new"), "{new}");
+    ends_well(daemon, &home, &telegram, &model).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pipe_in_a_prompt_files_place_holds_nothing_up() {
+    let telegram = Telegram::start().await;
+    let model = Model::start().await;
+    let home = Home::new().model(&model).telegram(&telegram).link("home", ANN, &[ANN]);
+    let daemon = Daemon::start(&home).await;
+    let fifo = home.path().join("data/prompt/SOUL.md");
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).unwrap();
+    telegram.says(ANN, ANN, "hello");
+    assert_eq!(telegram.next_sent(ANN).await.text, "echo: hello");
+    ends_well(daemon, &home, &telegram, &model).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_reload_narrows_a_running_turn_and_widens_only_the_next() {
     let telegram = Telegram::start().await;
     let model = Model::start().await;
