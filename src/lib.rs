@@ -9,8 +9,9 @@
 //! channel::telegram::poll   getUpdates ─▶ who wrote, where (hear) ─▶ one commit: inbox rows + cursor
 //!                           only then does the next getUpdates acknowledge            channel::console: POST /v1/say
 //! session::intake           linked? sender listed? addressed?  otherwise ignored, its words not kept
-//! session::desk             oldest message of a free session ─▶ create_session(mode, link): plan, grants, budget
-//!                           one commit: lease, turn, inbox row running, first message, checkpoint `opened`
+//! session::door             create_session(mode, link): plan, grants, budget; where the session is free the commit that
+//!                           stores the message opens its turn: lease, first message, checkpoint `opened`
+//! session::desk             sets opened turns to work, and opens those of messages that had to wait, oldest first
 //! turn::drive + turn::step  prepare ▸ compose ▸ call ▸ act ▸ observe ▸ conclude
 //!     model                   one attempt, complete only with its end event
 //!     gate ▸ tool             Proposed ─▶ Cleared ─▶ Admitted ─▶ the handler; checkpoints before and after

@@ -169,6 +169,9 @@ impl Daemon {
             channels.abort();
         }
         self.services.abort.ask();
+        if let Err(error) = Desk::put_aside(&self.services).await {
+            tracing::warn!(%error, "Open turns could not be put aside; the next start takes them up.");
+        }
         let ended = async {
             let console = self.console.await;
             let notifier = self.notifier.await;

@@ -10,12 +10,11 @@ use serde_json::json;
 use tokio::task::{Id, JoinSet};
 
 use super::closing::{close, target_of};
+use super::door::{Handed, Opened, open_turn};
 use super::hub::Running;
 use super::{SharedServices, commands, status};
 use crate::domain::stop;
-use crate::domain::{
-    Block, CheckpointId, EndReason, InboxId, Message, Origin, Pulse, Role, SessionId, Stop, Timestamp, TurnId,
-};
+use crate::domain::{EndReason, InboxId, Pulse, SessionId, Stop, Timestamp, TurnId};
 use crate::gate::ToolContext;
 use crate::policy::Mode;
 use crate::reply;
@@ -24,7 +23,7 @@ use crate::store::inbox::{self, InboxRow, Waiting};
 use crate::store::timeline::{self, Entry};
 use crate::store::turns::{self, NewTurn, TurnRow};
 use crate::store::{StoreError, outbox, recover};
-use crate::turn::{Audience as _, Driver, Ended, News, Saved, State, prompt};
+use crate::turn::{Audience as _, Driver, Ended, News, Saved, State};
 
 /// The desk looks again after this long even if nobody calls, and says that it is well.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
@@ -61,6 +60,7 @@ impl Desk {
     /// A desk with nothing on it.
     #[must_use]
     pub fn new(services: Arc<SharedServices>) -> Self {
+        services.door.start_anew();
         Self {
             services,
             turns: JoinSet::new(),
@@ -104,6 +104,7 @@ impl Desk {
             }
             let wait = if stop.is_asked() {
                 if self.turns.is_empty() {
+                    self.services.door.set_busy(true);
                     return;
                 }
                 LOOK_EVERY
@@ -130,15 +131,19 @@ impl Desk {
     /// Does all that can be done now; returns how long until there is more.
     async fn look(&mut self) -> Result<Duration, StoreError> {
         self.settle_lost().await;
+        self.take_handed().await?;
         self.answer_urgent().await?;
         self.tidy().await?;
         let limit = self.services.snapshot().config.limits.concurrent_turns as usize;
         let mut wait = if self.lost.is_empty() { LOOK_EVERY } else { LOOK_AFTER_TROUBLE };
+        self.services.door.set_limit(limit);
         if self.turns.len() >= limit {
+            self.services.door.set_busy(true);
             return Ok(wait);
         }
         let room = limit - self.turns.len();
         let boot = self.services.boot;
+        let mark = self.services.door.mark();
         let (held, suspended, waiting) = self
             .services
             .store
@@ -149,18 +154,29 @@ impl Desk {
         // Opened by a commit whose answer was lost, or left by a desk that broke: nobody works on it.
         let at_work: Vec<TurnId> = self.at_work.values().map(|(_, turn)| *turn).collect();
         let known = |turn: &TurnId| at_work.contains(turn) || self.lost.iter().any(|(lost, _)| lost == turn);
+        // What the door opened meanwhile is on its way here.
+        let held = if self.services.door.is_still(mark) { held } else { Vec::new() };
         let orphans: Vec<TurnId> = held.into_iter().filter(|turn| !known(turn)).collect();
         if !orphans.is_empty() {
             tracing::warn!(?orphans, "Turns were open and nobody worked on them.");
             self.lost.extend(orphans.into_iter().map(|turn| (turn, None)));
             self.settle_lost().await;
         }
+        let mut is_busy = false;
         for turn in suspended {
-            if self.turns.len() < limit && !self.is_at_work(turn.session) {
+            if !self.is_at_work(turn.session) {
+                if !self.services.door.take_place() {
+                    is_busy = true;
+                    break;
+                }
+                let at_work = self.turns.len();
                 let (id, resumed) = (turn.id, self.resume(turn).await);
                 if let Err(error) = resumed {
                     // A turn that cannot be resumed must not stand in the way of the others.
+                    self.services.door.give_back(1);
                     self.trip(error, None, Some(id))?;
+                } else if self.turns.len() == at_work {
+                    self.services.door.give_back(1);
                 }
             }
         }
@@ -173,14 +189,19 @@ impl Desk {
                 wait = wait.min(next.ready_at.since(now));
                 continue;
             }
-            if self.turns.len() >= limit {
+            if is_busy || !self.services.door.take_place() {
+                is_busy = true;
                 break;
             }
             match self.begin(next).await {
                 Ok(true) => {}
-                // It ended without a turn at work: the next message of that session can go at once.
-                Ok(false) => self.services.desk.notify_one(),
+                Ok(false) => {
+                    self.services.door.give_back(1);
+                    // It ended without a turn at work: the next message of that session can go at once.
+                    self.services.desk.notify_one();
+                }
                 Err(error) => {
+                    self.services.door.give_back(1);
                     self.trip(error, Some(next.head), None)?;
                     if self.stumbles.get(&next.head).is_some_and(|times| *times >= STUMBLES_MAX) {
                         self.stumbles.remove(&next.head);
@@ -190,7 +211,38 @@ impl Desk {
                 }
             }
         }
+        self.services.door.set_busy(is_busy);
         Ok(wait)
+    }
+
+    /// Sets to work what the door has opened.
+    async fn take_handed(&mut self) -> Result<(), StoreError> {
+        for Handed { opened, made, sender, target } in self.services.door.take_handed() {
+            crash_point!("desk.turn_handed");
+            let (turn, link) = (opened.turn, made.link.clone());
+            if let Err(error) = self.set_to_work(opened, made, (sender, link), target, false).await {
+                self.services.door.give_back(1);
+                tracing::warn!(%turn, %error, "An opened turn could not be set to work yet.");
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts turns aside that this start still holds when nobody is left to work on them: a message that came in
+    /// while the desk closed.
+    ///
+    /// # Errors
+    /// The store's; the next start finds them then.
+    pub async fn put_aside(services: &SharedServices) -> Result<(), StoreError> {
+        let boot = services.boot;
+        let aside = services.store.write("put open turns aside", move |db| {
+            for turn in turns::held_by(db, boot)? {
+                let spent = turns::get(db, turn)?.map(|row| row.spent).unwrap_or_default();
+                turns::suspend(db, turn, &spent)?;
+            }
+            Ok(())
+        });
+        aside.await
     }
 
     async fn tidy(&mut self) -> Result<(), StoreError> {
@@ -340,11 +392,13 @@ impl Desk {
             .write("open a turn", move |db| {
                 let group = inbox::next_group(db, session)?;
                 if group.first().map(|row| row.id) != Some(first) {
-                    return Err(StoreError::Refused(format!("{first} is no longer the oldest")));
+                    return Ok(None);
                 }
-                open_turn(db, &new, &group, speaker.as_deref(), now)
+                open_turn(db, &new, &group, speaker.as_deref(), now).map(Some)
             })
             .await?;
+        // The door has opened its turn, or an edit or a person took it out of the queue.
+        let Some(opened) = opened else { return Ok(false) };
         crash_point!("desk.turn_opened");
         self.set_to_work(opened, made, (head.sender.clone(), link), target_of(&head), false).await
     }
@@ -415,19 +469,20 @@ impl Desk {
         let (session, turn, from) = (opened.session, opened.turn, opened.first_seq);
         let prepared = async {
             let day_over = services.day_over().await?;
-            let (history, told) = services
+            let (history, told, cancel_asked) = services
                 .store
                 .read("read the window", move |db| {
                     let told: bool =
                         db.query_row("select window_told from sessions where id = ?1", [session.to_string()], |row| {
                             row.get(0)
                         })?;
-                    Ok((chain::messages(db, session, from, HISTORY_MAX)?, told))
+                    let cancel_asked = turns::get(db, turn)?.is_some_and(|row| row.cancel_asked);
+                    Ok((chain::messages(db, session, from, HISTORY_MAX)?, told, cancel_asked))
                 })
                 .await?;
-            Ok::<_, StoreError>((day_over, history, told))
+            Ok::<_, StoreError>((day_over, history, told, cancel_asked))
         };
-        let (day_over, history, told): (_, Vec<Numbered>, bool) = match prepared.await {
+        let (day_over, history, told, cancel_asked): (_, Vec<Numbered>, bool, bool) = match prepared.await {
             Ok(prepared) => prepared,
             Err(error) => {
                 // The turn is open in the store and nobody works on it: put it aside again.
@@ -438,6 +493,10 @@ impl Desk {
         let fixed = Arc::new(made.fixed(turn, day_over, told));
         let state = State::new(fixed, history, from, opened.last_seq, opened.saved);
         let (cancel, cancelled) = stop::channel();
+        if cancel_asked {
+            // Between the commit that opened it and now.
+            cancel.ask();
+        }
         let (mode, snapshot_of) = (made.mode, services.clone());
         let (grants_link, of) = (link.clone(), sender.clone());
         let place = target.as_ref().map(|target| (target.channel.clone(), target.chat.clone())).unwrap_or_default();
@@ -482,6 +541,7 @@ impl Desk {
             Err(error) => (error.id(), Err(error)),
         };
         let Some((session, turn)) = self.at_work.remove(&id) else { return };
+        self.services.door.give_back(1);
         let target = self.services.hub.end(session).and_then(|running| running.target);
         let channel = target.map_or_else(|| CONSOLE.to_owned(), |target| target.channel);
         let now = self.services.clock.now();
@@ -614,16 +674,6 @@ impl Desk {
     }
 }
 
-/// An open turn, as the store knows it.
-struct Opened {
-    session: SessionId,
-    turn: TurnId,
-    head: Option<CheckpointId>,
-    first_seq: i64,
-    last_seq: i64,
-    saved: Saved,
-}
-
 /// `/stop`: ends the session's open turn if `row`'s sender may. Returns what the sender is told at once, and the turn
 /// whose task is to be told; a turn that is at work says "Stopped." itself.
 fn stop_turn(
@@ -643,53 +693,4 @@ fn stop_turn(
         close(db, open.id, EndReason::Cancelled, "its end was asked for", now)?;
     }
     Ok((None, Some(open.id)))
-}
-
-/// Opens the turn of `group`: lease, inbox rows, first message, `opened` checkpoint, in the caller's transaction.
-fn open_turn(
-    db: &rusqlite::Connection,
-    new: &NewTurn,
-    group: &[InboxRow],
-    speaker: Option<&str>,
-    now: Timestamp,
-) -> Result<Opened, StoreError> {
-    let turn = turns::open(db, new, now)?;
-    inbox::begin(db, group, turn)?;
-    let head = chain::head(db, new.session)?;
-    let parent = head.as_ref().map(|head| head.id);
-    let first_seq = head.as_ref().map_or(1, |head| head.first_seq);
-    let saved = Saved::default();
-    let checkpoint = NewCheckpoint {
-        session: new.session,
-        parent,
-        turn,
-        round: 0,
-        kind: Kind::Opened,
-        first_seq,
-        messages: vec![cause(group, new, speaker, now)],
-        state: serde_json::to_value(&saved)?,
-    };
-    let (id, last_seq) = chain::commit(db, &checkpoint, now)?;
-    let joined: Vec<_> = group.iter().map(|row| row.id).collect();
-    let detail = json!({ "messages": joined, "link": new.link, "model": new.model });
-    let entry = Entry { session: Some(new.session), turn: Some(turn), call: None, kind: "turn.opened", detail };
-    timeline::append(db, &entry, now)?;
-    Ok(Opened { session: new.session, turn, head: Some(id), first_seq, last_seq, saved })
-}
-
-/// The turn's first message: the time and the budget, words of others, then what the sender said.
-fn cause(group: &[InboxRow], new: &NewTurn, speaker: Option<&str>, now: Timestamp) -> Message {
-    let mut blocks = vec![Block::Text { text: prompt::context(now, &new.budget, speaker), origin: Origin::Operator }];
-    for row in group {
-        blocks.extend(row.outside.iter().cloned());
-        if !row.text.is_empty() {
-            // Halves of one long text were one text before the platform cut it.
-            let half = matches!(blocks.last(), Some(Block::Text { origin: Origin::Cause, .. })) && row.album.is_none();
-            match blocks.last_mut() {
-                Some(Block::Text { text, .. }) if half => text.push_str(&row.text),
-                _ => blocks.push(Block::Text { text: row.text.clone(), origin: Origin::Cause }),
-            }
-        }
-    }
-    Message { role: Role::User, blocks }
 }

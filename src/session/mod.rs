@@ -1,7 +1,8 @@
 //! The agent's side of a thread: who may speak, one turn at a time, one chain for ever.
 //!
 //! ```text
-//! channel ─arrivals─▶ [intake] ─▶ inbox ─▶ [desk] ─claims─▶ create_session ─▶ turn::drive ─▶ outbox
+//! channel ─arrivals─▶ [intake] ─▶ [door] ─▶ inbox ─▶ [desk] ─claims─▶ create_session ─▶ turn::drive ─▶ outbox
+//!                                   └ a free session: opened at once ─▶ ┘
 //!                                            │ urgent: /stop, /status
 //!                                            └ after a start: resume, or park
 //! ```
@@ -11,6 +12,7 @@
 pub mod closing;
 pub mod commands;
 pub mod desk;
+pub mod door;
 pub mod health;
 pub mod hub;
 pub mod intake;
@@ -19,6 +21,7 @@ pub mod snapshot;
 pub mod status;
 
 pub use desk::Desk;
+pub use door::{Door, take_in};
 pub use health::{ChannelHealth, Health};
 pub use hub::Hub;
 pub use services::{Session, SharedServices};

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{Notify, watch};
 
-use super::{Health, Hub, Snapshot};
+use super::{Door, Health, Hub, Snapshot};
 use crate::config::{Faults, Home};
 use crate::domain::stop::{self, Stop, StopHandle};
 use crate::domain::{BootId, Budget, Clock, EndReason, Pulses, Rng, Timestamp, TurnId};
@@ -37,6 +37,8 @@ pub struct SharedServices {
     pub health: Arc<Health>,
     /// The critical loops' pulses.
     pub pulses: Pulses,
+    /// Where messages come in.
+    pub door: Door,
     /// Wakes the desk: a message was stored, or a turn was put back.
     pub desk: Arc<Notify>,
     /// Wakes the couriers: an answer was stored, or a part was put back.
@@ -93,6 +95,7 @@ impl SharedServices {
             hub: Arc::default(),
             health: Arc::default(),
             pulses: Pulses::default(),
+            door: Door::default(),
             desk: Arc::default(),
             outbox: Arc::new(watch::Sender::new(0)),
             stop,

@@ -340,6 +340,20 @@ pub fn waiting(db: &Connection, limit: usize) -> Result<Vec<Waiting>, StoreError
     Ok(waiting)
 }
 
+/// Whether a turn of `session` could begin now: none is at work or put aside.
+///
+/// # Errors
+/// SQLite's.
+pub fn is_free(db: &Connection, session: SessionId) -> Result<bool, StoreError> {
+    let free = db
+        .prepare_cached(
+            "select 1 from sessions s where s.id = ?1 and s.lease_turn is null and s.status = 'active'
+                and not exists (select 1 from turns t where t.session = s.id and t.state = 'suspended')",
+        )?
+        .exists([session.to_string()])?;
+    Ok(free)
+}
+
 /// The oldest waiting message of `session` and those that belong to it.
 ///
 /// # Errors

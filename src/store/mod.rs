@@ -214,6 +214,30 @@ impl Store {
     }
 }
 
+/// Runs `part` of a change in a savepoint of its own: none when it failed, and then nothing of it stands.
+///
+/// # Errors
+/// What breaks the whole batch: nothing of it can be kept then.
+pub fn savepoint<T>(
+    db: &Connection,
+    name: &'static str,
+    part: impl FnOnce() -> Result<T, StoreError>,
+) -> Result<Option<T>, StoreError> {
+    db.execute_batch(&format!("savepoint {name}"))?;
+    match part() {
+        Ok(done) => {
+            db.execute_batch(&format!("release {name}"))?;
+            Ok(Some(done))
+        }
+        Err(error) if error.is_outage() || db.is_autocommit() => Err(error),
+        Err(error) => {
+            tracing::error!(part = name, %error, "A part of a change could not be made.");
+            db.execute_batch(&format!("rollback to {name}; release {name}"))?;
+            Ok(None)
+        }
+    }
+}
+
 fn connect_reader(path: &Path) -> Result<Connection, StoreError> {
     let open = || {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;

@@ -52,6 +52,8 @@ enum Scenario {
     Pairing,
     /// `/stop` while the model thinks.
     Stop,
+    /// A message that waits behind another's turn.
+    Queue,
     /// A fresh start between two messages.
     New,
     /// A line from the console.
@@ -62,7 +64,7 @@ enum Scenario {
     OldStore,
 }
 
-use Scenario::{Drain, LongAnswer, New, OldStore, Pairing, Plain, Reads, Say, Stop, TwoSessions};
+use Scenario::{Drain, LongAnswer, New, OldStore, Pairing, Plain, Queue, Reads, Say, Stop, TwoSessions};
 
 /// The points each scenario is known to reach; `store.*` and `start.*` are reached by all of them.
 const SCENARIOS: &[(Scenario, &[&str])] = &[
@@ -77,7 +79,7 @@ const SCENARIOS: &[(Scenario, &[&str])] = &[
             "telegram.polled",
             "telegram.claimed",
             "telegram.stored",
-            "desk.turn_opened",
+            "desk.turn_handed",
             "turn.concluded",
             "outbox.sending",
             "outbox.sent_unrecorded",
@@ -85,12 +87,13 @@ const SCENARIOS: &[(Scenario, &[&str])] = &[
         ],
     ),
     (Reads, &["turn.before_tools", "turn.after_tools", "turn.checkpoint", "turn.concluded"]),
-    (TwoSessions, &["telegram.stored", "desk.turn_opened", "turn.concluded", "outbox.sending", "outbox.recorded"]),
+    (TwoSessions, &["telegram.stored", "desk.turn_handed", "turn.concluded", "outbox.sending", "outbox.recorded"]),
     (LongAnswer, &["turn.concluded", "outbox.sending", "outbox.sent_unrecorded", "outbox.recorded"]),
     (Pairing, &["pairing.file_written", "telegram.claimed", "telegram.stored", "outbox.sending", "outbox.recorded"]),
-    (Stop, &["desk.command_done", "desk.turn_opened", "turn.concluded", "outbox.sending"]),
+    (Queue, &["desk.turn_handed", "desk.turn_opened", "turn.concluded", "outbox.recorded"]),
+    (Stop, &["desk.command_done", "desk.turn_handed", "turn.concluded", "outbox.sending"]),
     (New, &["desk.command_done", "outbox.sending", "outbox.sent_unrecorded"]),
-    (Say, &["console.stored", "desk.turn_opened", "turn.concluded"]),
+    (Say, &["console.stored", "desk.turn_handed", "turn.concluded"]),
     (Drain, &["turn.checkpoint"]),
     (OldStore, &["migrate.copy_ready", "migrate.backup_kept", "migrate.renamed"]),
 ];
@@ -147,7 +150,7 @@ impl World {
             old.execute_batch("pragma application_id = 0x6d696477; pragma user_version = 0; vacuum").unwrap();
         }
         oracle::watch_acknowledgements(&home, &telegram);
-        let held = Arc::new(AtomicBool::new(matches!(scenario, Stop | Drain)));
+        let held = Arc::new(AtomicBool::new(matches!(scenario, Queue | Stop | Drain)));
         model.script(move |request| match request.last_user().as_str() {
             "look" if request.results().is_empty() => {
                 let calls = vec![("read_file", json!({ "path": "notes.txt" })), ("list_files", json!({}))];
@@ -187,6 +190,13 @@ impl World {
                 self.says(ANN, "wait");
                 self.model.wait_requests(1).await;
                 self.says(ANN, "/stop");
+            }
+            Queue => {
+                self.says(ANN, "wait");
+                self.model.wait_requests(1).await;
+                let next = self.telegram.says(ANN, ANN, "next");
+                self.telegram.wait_acknowledged(next.update_id).await;
+                self.model.release();
             }
             New => {
                 self.says(ANN, "hi");
@@ -233,6 +243,8 @@ impl World {
         // Two chats have two sends on their way at the same time, and any commit may be the one that begins a send.
         let at_most = match self.scenario {
             TwoSessions => 2,
+            // The answer to the first may be on its way while the second begins.
+            Queue => 1,
             _ if point.starts_with("store.") => 1,
             _ => surely,
         };
@@ -270,6 +282,7 @@ impl World {
                 let file = std::fs::read_to_string(self.home.path().join("config/channels/telegram.toml")).unwrap();
                 assert_eq!(file.matches(&format!("chat = {EVE}")).count(), 1, "{file}");
             }
+            Queue => one_of(&[&["done waiting", "echo: next"], &["echo: wait", "echo: next"]]),
             Stop => one_of(&[&["Stopped."]]),
             New => {
                 let new = "A fresh start. What was said before is kept, but I no longer look at it.";

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use midwatch::config::Config;
 use midwatch::domain::{ChannelKind, Stop, ThreadKey, Timestamp};
-use midwatch::session::SharedServices;
+use midwatch::policy::Mode;
 use midwatch::session::intake::{self, Speaker};
+use midwatch::session::{SharedServices, take_in};
 use midwatch::store::inbox::{self, Accepted, Arrival};
 
 use crate::messenger::{CHANNEL, Messenger, Said};
@@ -54,9 +55,8 @@ async fn one_round(
     let now = services.clock.now();
     let snapshot = services.snapshot();
     let arrivals: Vec<Arrival> = batch.iter().map(|said| arrival(&snapshot.config, said, now)).collect();
-    let accepted =
-        services.store.write("store a batch", move |db| inbox::accept(db, &arrivals, Some((CHANNEL, last)), now));
-    let accepted = match accepted.await {
+    let cursor = Some((CHANNEL.to_owned(), last));
+    let accepted = match take_in(services, Mode::Daemon, arrivals, cursor, |_, _, _| Ok(())).await {
         Ok(accepted) => accepted,
         Err(error) => {
             life.world.complain(format!("a batch could not be stored: {error}"));

@@ -19,8 +19,9 @@ use super::wire::{Attached, Cancel, Code, Link, Problem, Said, Say, is_session_n
 use super::{CHANNEL, Peer};
 use crate::channel::pairing;
 use crate::domain::{ChannelKind, InboxId, OutboxId, SessionId, ThreadKey, TurnId};
+use crate::policy::Mode;
 use crate::session::status::{self, Doubt};
-use crate::session::{SharedServices, closing, intake};
+use crate::session::{SharedServices, closing, intake, take_in};
 use crate::store::inbox::{self, Accepted, Arrival};
 use crate::store::{StoreError, chain, outbox, overview, pins, timeline, turns};
 use crate::turn::News;
@@ -169,15 +170,11 @@ async fn say(State(shared): State<Shared>, Json(said): Json<Say>) -> Result<Json
         is_edit: false,
         taken: Ok(None),
     };
-    let message = services
-        .store
-        .write("store a console message", move |db| {
-            Ok(match inbox::accept(db, &[arrival], None, now)?.first() {
-                Some(Accepted::New(id)) => Some(*id),
-                _ => inbox::find(db, CHANNEL, &said.id)?,
-            })
-        })
-        .await?;
+    let accepted = take_in(services, Mode::Console, vec![arrival], None, |_, _, _| Ok(())).await?;
+    let message = match accepted.first() {
+        Some(Accepted::New(id)) => Some(*id),
+        _ => services.store.read("find a message", move |db| inbox::find(db, CHANNEL, &said.id)).await?,
+    };
     crash_point!("console.stored");
     services.health.progress(CHANNEL, |channel| channel.last_accepted_at = Some(now));
     services.desk.notify_one();

@@ -15,7 +15,8 @@ use super::api::ApiError;
 use super::hear::{Ear, Heard};
 use crate::channel::pairing;
 use crate::domain::{Pulse, Stop};
-use crate::session::{commands, intake};
+use crate::policy::Mode;
+use crate::session::{commands, intake, take_in};
 use crate::store::inbox::{self, Accepted};
 use crate::store::pins::{self, Claim};
 use crate::store::{StoreError, timeline};
@@ -170,28 +171,25 @@ impl Telegram {
         *claims |= !pairs.is_empty();
         let arrivals: Vec<_> = heard.into_iter().map(|heard| heard.arrival).collect();
         let channel = self.channel.clone();
-        let accepted = self
-            .services
-            .store
-            .write("store a batch", move |db| {
-                let accepted = inbox::accept(db, &arrivals, Some((&channel, last)), now)?;
-                for (at, digest, pair) in pairs {
-                    let pair = serde_json::to_value(pair)?;
-                    let known = arrivals.iter().position(|arrival| arrival.message_key == at);
-                    let known = known.and_then(|at| accepted.get(at)).is_none_or(|what| *what == Accepted::Known);
-                    if known {
-                        continue;
-                    }
-                    let claim = pins::claim(db, &channel, &digest, &pair, now)?;
-                    if let Claim::Wrong(left) = claim {
-                        let detail = serde_json::json!({ "chat": pair["chat"], "tries_left": left });
-                        let entry = timeline::Entry { kind: "link.wrong_code", detail, ..Default::default() };
-                        timeline::append(db, &entry, now)?;
-                    }
+        let cursor = Some((channel.clone(), last));
+        let accepted = take_in(&self.services, Mode::Daemon, arrivals, cursor, move |db, arrivals, accepted| {
+            for (at, digest, pair) in pairs {
+                let pair = serde_json::to_value(pair)?;
+                let known = arrivals.iter().position(|arrival| arrival.message_key == at);
+                let known = known.and_then(|at| accepted.get(at)).is_none_or(|what| *what == Accepted::Known);
+                if known {
+                    continue;
                 }
-                Ok(accepted)
-            })
-            .await?;
+                let claim = pins::claim(db, &channel, &digest, &pair, now)?;
+                if let Claim::Wrong(left) = claim {
+                    let detail = serde_json::json!({ "chat": pair["chat"], "tries_left": left });
+                    let entry = timeline::Entry { kind: "link.wrong_code", detail, ..Default::default() };
+                    timeline::append(db, &entry, now)?;
+                }
+            }
+            Ok(())
+        })
+        .await?;
         crash_point!("telegram.claimed");
         Ok(accepted)
     }
