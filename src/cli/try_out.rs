@@ -32,7 +32,7 @@ pub(super) async fn run() -> Result<Exit, Complaint> {
 
     let _held = Held::take(&home.lock_path())?;
     let snapshot = Snapshot::load(&home)?;
-    let model = snapshot.model.name().to_owned();
+    let model = snapshot.models.first().map_or_else(String::new, |model| model.client.name().to_owned());
     let guards = logs::start(&home.logs_dir(), false).map_err(io("the log cannot be written"))?;
     let client = Client::connect(&home)?;
     let daemon = Daemon::start(home, snapshot).await?;

@@ -16,6 +16,8 @@ use crate::config::{
 
 /// A file of a configuration is small; more than this is something else.
 pub const FILE_MAX_BYTES: u64 = 1024 * 1024;
+/// The most models that stand in for another.
+pub const FALLBACKS_MAX: usize = 8;
 /// The most messenger accounts of one daemon.
 pub const CHANNELS_MAX: usize = 32;
 
@@ -46,7 +48,8 @@ pub fn read_all(home: &Home) -> (Option<Config>, Vec<Fault>) {
 #[must_use]
 pub fn check_secrets(config: &Config) -> Vec<Fault> {
     let tokens = config.telegram.iter().map(|account| &account.token);
-    config.model.api_key.iter().chain(tokens).filter_map(crate::config::Secret::check).collect()
+    let keys = [&config.model].into_iter().chain(&config.fallback).filter_map(|model| model.api_key.as_ref());
+    keys.chain(tokens).filter_map(crate::config::Secret::check).collect()
 }
 
 /// `midwatch.toml` with every key that this version runs, its default and what it means.
@@ -54,7 +57,7 @@ pub fn check_secrets(config: &Config) -> Vec<Fault> {
 pub fn example() -> String {
     let head = "# midwatch.toml: every key and its default. A line to leave out can be left out.\n";
     let tables = [
-        Model::example(),
+        Model::example() + FALLBACK_EXAMPLE,
         Operator::example(),
         Limits::example(),
         Supervisor::example(),
@@ -64,6 +67,13 @@ pub fn example() -> String {
     ];
     format!("{head}\n{}", tables.join("\n"))
 }
+
+/// The keys are those of `[model]`, so they are not repeated.
+const FALLBACK_EXAMPLE: &str = "\
+# Models that stand in where that one is busy, broken or refuses its key; each with the keys of `[model]`.
+# [[model.fallback]]
+# provider = \"openai\"
+";
 
 /// `channels/telegram.toml` with every key, its default and what it means; the link is commented out.
 #[must_use]
@@ -238,8 +248,13 @@ fn read_main(reader: &mut Reader<'_>, root: &DeTable<'_>, home: &Home) -> Config
     let limits_table = section(reader, root, "limits");
     let mut model = model_table.map(|table| Model::read(reader, table)).unwrap_or_default();
     let limits = limits_table.map(|table| Limits::read(reader, table)).unwrap_or_default();
+    let header = root.get("model").map(toml::Spanned::span);
+    let mut fallback = Vec::new();
     match model_table {
-        Some(table) => check_model(reader, root, table, &mut model),
+        Some(table) => {
+            check_model(reader, ("[model]", header), table, &mut model);
+            fallback = read_fallback(reader, table);
+        }
         None if root.contains_key("model") => {}
         None => reader.missing(
             None,
@@ -247,7 +262,7 @@ fn read_main(reader: &mut Reader<'_>, root: &DeTable<'_>, home: &Home) -> Config
             "`midwatch config example` prints one; provider = \"rehearsal\" needs no key",
         ),
     }
-    check_limits(reader, [model_table, limits_table], &model, &limits);
+    check_limits(reader, [model_table, limits_table], (&model, &fallback), &limits);
 
     let operator = section(reader, root, "operator");
     let operator = operator.map(|table| Operator::read(reader, table)).unwrap_or_default();
@@ -266,7 +281,18 @@ fn read_main(reader: &mut Reader<'_>, root: &DeTable<'_>, home: &Home) -> Config
         let at = first_of(&[workspace_table], &["path"]);
         reader.fault(at, reason).hint("the agent writes there; midwatch's own files must lie out of its reach");
     }
-    Config { model, operator, limits, supervisor, workspace, policy, console, telegram: Vec::new(), files: Vec::new() }
+    Config {
+        model,
+        fallback,
+        operator,
+        limits,
+        supervisor,
+        workspace,
+        policy,
+        console,
+        telegram: Vec::new(),
+        files: Vec::new(),
+    }
 }
 
 /// The table `name` of the file, where it is one.
@@ -280,13 +306,46 @@ fn first_of(tables: &[Option<&DeTable<'_>>], keys: &[&str]) -> Range<usize> {
     keys.iter().find_map(set).unwrap_or(0..0)
 }
 
-fn check_model(reader: &mut Reader<'_>, root: &DeTable<'_>, table: &DeTable<'_>, model: &mut Model) {
-    let header = root.get("model").map(toml::Spanned::span);
+/// The `[[model.fallback]]` tables: each as complete as `[model]` itself.
+fn read_fallback(reader: &mut Reader<'_>, main: &DeTable<'_>) -> Vec<Model> {
+    let Some(value) = main.get("fallback") else { return Vec::new() };
+    let DeValue::Array(items) = value.get_ref() else {
+        reader.wrong_type("fallback", value, "a list of tables, each headed `[[model.fallback]]`");
+        return Vec::new();
+    };
+    if items.len() > FALLBACKS_MAX {
+        reader.fault(
+            value.span(),
+            format!("there are {} fallback models; at most {FALLBACKS_MAX} are asked", items.len()),
+        );
+    }
+    let mut models = Vec::new();
+    for item in items.iter() {
+        let Some(table) = reader.table("fallback", item) else { continue };
+        if let Some(at) = span_of(table, "fallback") {
+            reader
+                .fault(at, "a fallback has no fallback of its own")
+                .hint("write one `[[model.fallback]]` after the other");
+        }
+        let mut model = Model::read(reader, table);
+        check_model(reader, ("[[model.fallback]]", Some(item.span())), table, &mut model);
+        check_sizes(reader, &[Some(table)], &model);
+        models.push(model);
+    }
+    models
+}
+
+fn check_model(
+    reader: &mut Reader<'_>,
+    (name, header): (&str, Option<Range<usize>>),
+    table: &DeTable<'_>,
+    model: &mut Model,
+) {
     model.base_url.truncate(model.base_url.trim_end_matches('/').len());
     if !table.contains_key("provider") {
         reader.missing(
             header,
-            "`[model]` lacks `provider`",
+            &format!("`{name}` lacks `provider`"),
             "\"openai\" is any compatible server; \"rehearsal\" needs no key",
         );
         return;
@@ -297,7 +356,7 @@ fn check_model(reader: &mut Reader<'_>, root: &DeTable<'_>, table: &DeTable<'_>,
             ("base_url", "the server, such as \"http://127.0.0.1:11434/v1\" or \"https://api.openai.com/v1\""),
         ] {
             if !table.contains_key(key) {
-                reader.missing(header.clone(), &format!("`[model]` lacks `{key}`"), hint);
+                reader.missing(header.clone(), &format!("`{name}` lacks `{key}`"), hint);
             }
         }
         if let Some(at) = span_of(table, "base_url")
@@ -310,7 +369,12 @@ fn check_model(reader: &mut Reader<'_>, root: &DeTable<'_>, table: &DeTable<'_>,
     }
 }
 
-fn check_limits(reader: &mut Reader<'_>, tables: [Option<&DeTable<'_>>; 2], model: &Model, limits: &Limits) {
+fn check_limits(
+    reader: &mut Reader<'_>,
+    tables: [Option<&DeTable<'_>>; 2],
+    (model, fallback): (&Model, &[Model]),
+    limits: &Limits,
+) {
     for (above, key) in
         [(limits.daemon_turn_secs, "daemon_turn_secs"), (model.request_timeout_secs, "request_timeout_secs")]
     {
@@ -319,15 +383,20 @@ fn check_limits(reader: &mut Reader<'_>, tables: [Option<&DeTable<'_>>; 2], mode
             reader.fault(at, format!("`stall_secs` ({}) must be below `{key}` ({above})", model.stall_secs));
         }
     }
-    if model.max_output_tokens >= model.context_window {
-        let at = first_of(&tables, &["max_output_tokens", "context_window"]);
-        reader.fault(at, "`max_output_tokens` must be below `context_window`, which holds question and answer");
-    }
+    check_sizes(reader, &tables, model);
     for (limit, key) in [(limits.turn_cost_usd, "turn_cost_usd"), (limits.day_cost_usd, "day_cost_usd")] {
-        if limit > 0.0 && !model.price.is_set() {
+        let priced = model.price.is_set() && fallback.iter().all(|other| other.price.is_set());
+        if limit > 0.0 && !priced {
             let fault = reader.fault(first_of(&tables, &[key]), format!("a cost limit needs prices: `{key}` is set"));
-            fault.hint("write `price = { input = …, output = …, cached = … }` under `[model]`, per million tokens");
+            fault.hint("write `price = { input = …, output = …, cached = … }` under `[model]` and each `[[model.fallback]]`, per million tokens");
         }
+    }
+}
+
+fn check_sizes(reader: &mut Reader<'_>, tables: &[Option<&DeTable<'_>>], model: &Model) {
+    if model.max_output_tokens >= model.context_window {
+        let at = first_of(tables, &["max_output_tokens", "context_window"]);
+        reader.fault(at, "`max_output_tokens` must be below `context_window`, which holds question and answer");
     }
 }
 

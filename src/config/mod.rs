@@ -36,6 +36,8 @@ pub use tables::{
 pub struct Config {
     /// The model that answers.
     pub model: Model,
+    /// The models that stand in for it, in order.
+    pub fallback: Vec<Model>,
     /// Who runs this.
     pub operator: Operator,
     /// What turns may spend.

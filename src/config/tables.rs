@@ -102,7 +102,7 @@ table! {
         stall_secs: u64 = 40, in 1..=3_600;
         /// US dollars per million tokens. A cost limit needs them.
         price: Price = Price::default();
-        not run fallback, "remove the table; one model is used";
+        besides fallback;
     }
 }
 

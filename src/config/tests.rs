@@ -82,11 +82,37 @@ hint: only numeric ids authorise, since a username can be released and taken by 
 }
 
 #[test]
+fn a_fallback_is_as_complete_as_the_model_it_stands_in_for() {
+    let shown = [
+        "[model]\nprovider = \"rehearsal\"\n[[model.fallback]]\nprovider = \"openai\"\n",
+        "[model]\nprovider = \"rehearsal\"\n[[model.fallback]]\nmodel = \"x\"\n",
+        "[model]\nprovider = \"rehearsal\"\n[model.fallback]\nprovider = \"rehearsal\"\n",
+        "[model]\nprovider = \"rehearsal\"\n[[model.fallback]]\nprovider = \"rehearsal\"\n[[model.fallback.fallback]]\n",
+        "[model]\nprovider = \"rehearsal\"\nprice = { input = 1.0 }\n[[model.fallback]]\nprovider = \"rehearsal\"\n\
+         [limits]\nday_cost_usd = 1.0\n",
+        "[model]\nprovider = \"rehearsal\"\n[[model.fallback]]\nprovider = \"rehearsal\"\ncontext_window = 4096\n",
+    ];
+    insta::assert_snapshot!(shown.map(main_faults).join("\n"), @r#"
+error: midwatch.toml:3: `[[model.fallback]]` lacks `model`
+hint: the model's name, as the server knows it
+error: midwatch.toml:3: `[[model.fallback]]` lacks `base_url`
+hint: the server, such as "http://127.0.0.1:11434/v1" or "https://api.openai.com/v1"
+error: midwatch.toml:3: `[[model.fallback]]` lacks `provider`
+hint: "openai" is any compatible server; "rehearsal" needs no key
+error: midwatch.toml:3: `fallback` must be a list of tables, each headed `[[model.fallback]]`, not a table
+error: midwatch.toml:5: a fallback has no fallback of its own
+hint: write one `[[model.fallback]]` after the other
+error: midwatch.toml:7: a cost limit needs prices: `day_cost_usd` is set
+hint: write `price = { input = …, output = …, cached = … }` under `[model]` and each `[[model.fallback]]`, per million tokens
+error: midwatch.toml:5: `max_output_tokens` must be below `context_window`, which holds question and answer
+"#);
+}
+
+#[test]
 fn what_this_version_does_not_run_is_refused_with_a_cure() {
     let mut shown = Vec::new();
     for text in [
         "[model]\nprovider = \"anthropic\"\n",
-        "[model]\nprovider = \"rehearsal\"\n[[model.fallback]]\nprovider = \"openai\"\n",
         "[model]\nprovider = \"rehearsal\"\n[[hook]]\nevent = \"PreToolUse\"\n",
         "[model]\nprovider = \"rehearsal\"\n[programs.backup]\nargv = [\"x\"]\n",
         "[model]\nprovider = \"rehearsal\"\n[computer_use]\nenabled = true\n",
@@ -108,8 +134,6 @@ fn what_this_version_does_not_run_is_refused_with_a_cure() {
     insta::assert_snapshot!(shown.join("\n"), @r#"
 error: midwatch.toml:2: `anthropic` is not run by this version
 hint: use provider = "openai" with a compatible server, or "rehearsal"
-error: midwatch.toml:3: `fallback` is not run by this version
-hint: remove the table; one model is used
 error: midwatch.toml:3: `[[hook]]` is not run by this version
 hint: remove the tables; no hook is run
 error: midwatch.toml:3: `[programs]` is not run by this version
@@ -180,9 +204,9 @@ error: midwatch.toml:3: `stall_secs` (40) must be below `request_timeout_secs` (
 error: midwatch.toml:5: `stall_secs` (40) must be below `daemon_turn_secs` (40)
 error: midwatch.toml:3: `max_output_tokens` must be below `context_window`, which holds question and answer
 error: midwatch.toml:4: a cost limit needs prices: `turn_cost_usd` is set
-hint: write `price = { input = …, output = …, cached = … }` under `[model]`, per million tokens
+hint: write `price = { input = …, output = …, cached = … }` under `[model]` and each `[[model.fallback]]`, per million tokens
 error: midwatch.toml:5: a cost limit needs prices: `day_cost_usd` is set
-hint: write `price = { input = …, output = …, cached = … }` under `[model]`, per million tokens
+hint: write `price = { input = …, output = …, cached = … }` under `[model]` and each `[[model.fallback]]`, per million tokens
 error: midwatch.toml:4: `rounds` must lie between 1 and 1000
 error: midwatch.toml:5: `turn_tokens` must lie between 1 and 1000000000
 error: midwatch.toml:6: `day_tokens` must lie between 1 and 1000000000000
@@ -376,6 +400,9 @@ request_timeout_secs = 120
 stall_secs = 40
 # US dollars per million tokens. A cost limit needs them.
 price = { input = 0.0, output = 0.0, cached = 0.0 }
+# Models that stand in where that one is busy, broken or refuses its key; each with the keys of `[model]`.
+# [[model.fallback]]
+# provider = "openai"
 
 # The person who runs midwatch, by numeric ids: may stop any turn, and gets the read tools when pairing.
 [operator]

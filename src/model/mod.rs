@@ -5,8 +5,9 @@
 //!                 └──▶ ModelError  one class, one rule each; nothing of the attempt counts
 //! ```
 //!
-//! A provider makes one attempt and reports. Retries, waits and fallback are the turn's, in one place (`turn::drive`).
+//! A provider makes one attempt and reports. Retries, waits and fallback are the turn's, in one place (`turn::attempt`).
 
+pub mod choice;
 pub mod openai;
 pub mod rehearsal;
 pub mod sse;
@@ -16,6 +17,8 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
+
+pub use choice::Choice;
 
 use crate::domain::Message;
 

@@ -378,7 +378,7 @@ impl Desk {
             sender: head.sender.clone(),
             boot: services.boot,
             budget: made.budget,
-            model: made.model.name().to_owned(),
+            model: made.model_name(),
         };
         let now = services.clock.now();
         if let Some(command) = head.command.clone() {
@@ -502,7 +502,7 @@ impl Desk {
         let place = target.as_ref().map(|target| (target.channel.clone(), target.chat.clone())).unwrap_or_default();
         let driver = Driver {
             store: services.store.clone(),
-            model: made.model.clone(),
+            models: made.models.clone(),
             plan: made.plan.clone(),
             grants: Arc::new(move || {
                 let link = snapshot_of.link_now(grants_link.as_deref(), (&place.0, &place.1), &of);
@@ -527,6 +527,7 @@ impl Desk {
             head: opened.head,
             resumed,
             lines: Vec::new(),
+            model_at: 0,
         };
         services.hub.begin(session, Running { turn, sender, cancel, target, link });
         let task = self.turns.spawn(driver.drive(state));

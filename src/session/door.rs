@@ -217,7 +217,7 @@ fn prepare(services: &SharedServices, mode: Mode, at: usize, arrival: &Arrival) 
         sender: arrival.sender.clone(),
         boot: services.boot,
         budget: made.budget,
-        model: made.model.name().to_owned(),
+        model: made.model_name(),
     };
     let speaker = arrival.reply_to.is_some().then(|| arrival.sender_name.clone());
     Some(Ready { at, made, new, speaker })

@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
+use serde::Serialize;
 use tokio::sync::{broadcast, watch};
 
-use crate::domain::{SessionId, StopHandle, TurnId};
+use crate::domain::{SessionId, StopHandle, Timestamp, TurnId};
+use crate::model::{ErrorClass, ModelError};
 use crate::store::outbox::Target;
 use crate::turn::{Audience, News};
 
@@ -32,11 +34,25 @@ pub struct Running {
 pub struct Hub {
     watchers: Mutex<BTreeMap<SessionId, broadcast::Sender<News>>>,
     running: watch::Sender<BTreeMap<SessionId, Running>>,
+    models: Mutex<BTreeMap<String, ModelHealth>>,
+}
+
+/// How a model was the last time it was asked.
+#[derive(Clone, Debug, Serialize)]
+pub struct ModelHealth {
+    /// Its name.
+    pub name: String,
+    /// When it last answered, RFC 3339.
+    pub last_answered_at: Option<String>,
+    /// Why it did not, the last time it was asked.
+    pub error: Option<String>,
+    /// Only the operator can mend that: the key, or what was paid.
+    pub needs_operator: bool,
 }
 
 impl Default for Hub {
     fn default() -> Self {
-        Self { watchers: Mutex::default(), running: watch::Sender::new(BTreeMap::new()) }
+        Self { watchers: Mutex::default(), running: watch::Sender::new(BTreeMap::new()), models: Mutex::default() }
     }
 }
 
@@ -59,6 +75,17 @@ impl Hub {
     #[must_use]
     pub fn all_running(&self) -> watch::Receiver<BTreeMap<SessionId, Running>> {
         self.running.subscribe()
+    }
+
+    /// How the models are that are named here, as far as they were asked since the start.
+    #[must_use]
+    pub fn models<'a>(&self, names: impl Iterator<Item = &'a str>) -> Vec<ModelHealth> {
+        let models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = names.map(|name| {
+            let unasked = ModelHealth { name: name.into(), last_answered_at: None, error: None, needs_operator: false };
+            models.get(name).cloned().unwrap_or(unasked)
+        });
+        known.collect()
     }
 
     /// A turn goes to work.
@@ -90,5 +117,20 @@ impl Audience for Hub {
             // Nobody there is no failure.
             let _ = sender.send(news);
         }
+    }
+
+    fn asked(&self, model: &str, failed: Option<&ModelError>, now: Timestamp) {
+        let mut models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
+        let health = models.entry(model.to_owned()).or_insert_with(|| ModelHealth {
+            name: model.to_owned(),
+            last_answered_at: None,
+            error: None,
+            needs_operator: false,
+        });
+        if failed.is_none() {
+            health.last_answered_at = Some(now.rfc3339());
+        }
+        health.error = failed.map(ToString::to_string);
+        health.needs_operator = failed.is_some_and(|error| matches!(error.class, ErrorClass::Auth | ErrorClass::Quota));
     }
 }

@@ -23,6 +23,6 @@ pub mod status;
 pub use desk::Desk;
 pub use door::{Door, take_in};
 pub use health::{ChannelHealth, Health};
-pub use hub::Hub;
+pub use hub::{Hub, ModelHealth};
 pub use services::{Session, SharedServices};
 pub use snapshot::Snapshot;

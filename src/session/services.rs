@@ -10,7 +10,7 @@ use crate::config::{Faults, Home};
 use crate::domain::stop::{self, Stop, StopHandle};
 use crate::domain::{BootId, Budget, Clock, EndReason, Pulses, Rng, Timestamp, TurnId};
 use crate::gate::{BoundToolPlan, Catalogue};
-use crate::model::ModelClient;
+use crate::model::Choice;
 use crate::policy::{Grants, Mode};
 use crate::store::{Store, StoreError, turns};
 use crate::turn::{Fixed, prompt};
@@ -59,8 +59,8 @@ pub struct Session {
     pub link: Option<String>,
     /// Its tools.
     pub plan: Arc<BoundToolPlan>,
-    /// Its model.
-    pub model: Arc<dyn ModelClient>,
+    /// Its models: the first answers, the others stand in for it.
+    pub models: Arc<[Choice]>,
     /// What its turn may spend.
     pub budget: Budget,
     snapshot: Arc<Snapshot>,
@@ -207,7 +207,7 @@ impl SharedServices {
             mode,
             link: link.map(ToOwned::to_owned),
             plan,
-            model: snapshot.model.clone(),
+            models: snapshot.models.clone(),
             budget,
             prompt_dir: self.home.prompt_dir(),
             snapshot,
@@ -254,6 +254,12 @@ impl SharedServices {
 }
 
 impl Session {
+    /// The name of the model that is asked first.
+    #[must_use]
+    pub fn model_name(&self) -> String {
+        self.models.first().map_or_else(String::new, |model| model.client.name().to_owned())
+    }
+
     /// What does not change during a turn of this session.
     #[must_use]
     pub fn fixed(&self, turn: TurnId, day_over: Option<EndReason>, window_told: bool) -> Fixed {
@@ -266,7 +272,6 @@ impl Session {
             budget: self.budget,
             window_tokens: model.context_window,
             max_output_tokens: model.max_output_tokens,
-            price: (model.price.input, model.price.output, model.price.cached),
             day_over,
             window_told,
         }

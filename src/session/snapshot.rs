@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::config::{Config, Fault, Faults, Home, Placed, Provider, Secret};
-use crate::model::ModelClient;
+use crate::config::{Config, Fault, Faults, Home, Model, Placed, Provider, Secret};
 use crate::model::openai::{ApiKey, MAX_RESPONSE_BYTES, OpenAi, OpenAiSettings};
 use crate::model::rehearsal::Rehearsal;
+use crate::model::{Choice, ModelClient};
 use crate::policy::Grants;
 use crate::tool;
 
@@ -24,8 +24,8 @@ pub struct Rights {
 pub struct Snapshot {
     /// The files' content.
     pub config: Config,
-    /// The model.
-    pub model: Arc<dyn ModelClient>,
+    /// The models: the first answers, the others stand in for it. Never empty.
+    pub models: Arc<[Choice]>,
     /// By link name.
     pub links: BTreeMap<String, Rights>,
     /// The console's: refusals hold for it too.
@@ -44,8 +44,12 @@ impl Snapshot {
             faults.extend(rights(&config).err().into_iter().flatten());
             return Err(Faults::new(faults));
         }
-        let model = model(&config).map_err(Faults::from)?;
-        Self::with_model(config, model)
+        let main = model(&config.model).map_err(Faults::from)?;
+        let others = config.fallback.iter().map(|other| model(other).map(|client| choice(other, client)));
+        let others = others.collect::<Result<Vec<_>, _>>().map_err(Faults::from)?;
+        let mut snapshot = Self::with_model(config, main)?;
+        snapshot.models = snapshot.models.iter().cloned().chain(others).collect();
+        Ok(snapshot)
     }
 
     /// Makes a snapshot with a given model; a simulation brings its own.
@@ -54,7 +58,8 @@ impl Snapshot {
     /// Every fault in the grants.
     pub fn with_model(config: Config, model: Arc<dyn ModelClient>) -> Result<Self, Faults> {
         let (console, links) = rights(&config).map_err(Faults::new)?;
-        Ok(Self { config, model, links, console })
+        let models = [choice(&config.model, model)].into();
+        Ok(Self { config, models, links, console })
     }
 }
 
@@ -78,8 +83,17 @@ fn rights(config: &Config) -> Result<AllRights, Vec<Fault>> {
     if faults.is_empty() { Ok((console, links)) } else { Err(faults) }
 }
 
-fn model(config: &Config) -> Result<Arc<dyn ModelClient>, Fault> {
-    let settings = &config.model;
+fn choice(settings: &Model, client: Arc<dyn ModelClient>) -> Choice {
+    let price = &settings.price;
+    Choice {
+        client,
+        window_tokens: settings.context_window,
+        max_output_tokens: settings.max_output_tokens,
+        price: (price.input, price.output, price.cached),
+    }
+}
+
+fn model(settings: &Model) -> Result<Arc<dyn ModelClient>, Fault> {
     match settings.provider {
         Provider::Rehearsal => Ok(Arc::new(Rehearsal::new())),
         Provider::OpenAi => {

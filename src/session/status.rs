@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::{ChannelHealth, SharedServices};
+use super::{ChannelHealth, ModelHealth, SharedServices};
 use crate::domain::Timestamp;
 use crate::store::overview::{self, Stranger};
 use crate::store::{StoreError, outbox, turns};
@@ -36,6 +36,8 @@ pub struct Status {
     pub workspace_ok: bool,
     /// Each channel's progress.
     pub channels: Vec<ChannelHealth>,
+    /// The models, in the order in which they are asked.
+    pub models: Vec<ModelHealth>,
     /// Turns at work.
     pub turns_running: i64,
     /// Messages.
@@ -194,6 +196,7 @@ pub async fn status(services: &SharedServices) -> Result<Status, StoreError> {
         store_ok,
         workspace_ok: snapshot.config.workspace.is_dir(),
         channels: services.health.all(),
+        models: services.hub.models(snapshot.models.iter().map(|model| model.client.name())),
         turns_running: counts.turns_running,
         inbox: Inbox { new: counts.inbox_new, running: counts.inbox_running, dead: counts.inbox_dead },
         outbox: Outbox { pending: counts.outbox_pending, uncertain: counts.outbox_uncertain, dead: counts.outbox_dead },
@@ -232,6 +235,7 @@ impl Status {
             + self.outbox.dead
             + self.turns_parked
             + i64::try_from(stopped).unwrap_or_default()
+            + i64::try_from(self.models.iter().filter(|model| model.needs_operator).count()).unwrap_or_default()
             + i64::from(!self.store_ok)
             + i64::from(!self.workspace_ok)
     }
@@ -259,6 +263,14 @@ impl Status {
             );
             if let Some(error) = &channel.error {
                 let _ = writeln!(text, "  {error}");
+            }
+        }
+        for model in &self.models {
+            let answered = model.last_answered_at.as_deref().unwrap_or("not since the start");
+            let _ = writeln!(text, "model {}: last answered {answered}", model.name);
+            if let Some(error) = &model.error {
+                let cure = if model.needs_operator { "; look at its key and account" } else { "" };
+                let _ = writeln!(text, "  {error}{cure}");
             }
         }
         let _ = writeln!(

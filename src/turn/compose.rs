@@ -162,6 +162,12 @@ fn tokens_of_tools(tools: &[ToolSchema]) -> usize {
     tools.iter().map(|tool| tokens_of_text(&tool.description) + tokens_of_text(&tool.parameters.to_string()) + 16).sum()
 }
 
+/// The estimate for a whole request without its answer.
+pub(super) fn tokens_of(request: &Request) -> usize {
+    let messages = request.messages.iter().map(tokens).sum::<usize>();
+    MARGIN_TOKENS + tokens_of_text(&request.system) + tokens_of_tools(&request.tools) + messages
+}
+
 fn tokens(message: &Message) -> usize {
     let of_block = |block: &Block| match block {
         Block::Text { text, .. } => tokens_of_text(text),

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use super::attempt::{self, Then};
 use super::news::{Audience, News};
 use super::state::{Conclusion, Effect, Event, State};
-use super::{attempt, step};
+use super::step;
 use crate::domain::{BootId, CallId, CheckpointId, Clock, EndReason, Rng, SessionId, Stop, TurnId};
 use crate::gate::{self, BoundToolPlan, Outcome, ToolContext};
-use crate::model::ModelClient;
+use crate::model::{Choice, ModelError, Request};
 use crate::policy::Grants;
 use crate::reply;
 use crate::store::chain::{self, Kind, NewCheckpoint};
@@ -27,8 +28,8 @@ const COMMIT_WAITS: (Duration, Duration) = (Duration::from_millis(200), Duration
 pub struct Driver {
     /// The store.
     pub store: Store,
-    /// The model.
-    pub model: Arc<dyn ModelClient>,
+    /// The models: the first answers, the others stand in for it.
+    pub models: Arc<[Choice]>,
     /// The tools, fixed for the turn.
     pub plan: Arc<BoundToolPlan>,
     /// The grants of the present snapshot: a reload can only narrow, because the plan stays.
@@ -57,6 +58,8 @@ pub struct Driver {
     pub resumed: bool,
     /// Lines of the timeline that wait for the next commit.
     pub lines: Vec<Entry>,
+    /// Number of the model that answered last.
+    pub model_at: usize,
 }
 
 /// How driving ended.
@@ -109,26 +112,14 @@ impl Driver {
                     Err(error) => return Ended::Lost(error),
                 },
                 Effect::Call(request) => {
-                    let tries = Mutex::new(Vec::new());
-                    let asked = {
-                        let on_text = |text: &str| {
-                            self.audience.hear(self.session(), News::Text { text: text.to_owned() });
-                        };
-                        let on_failure = |error: &crate::model::ModelError, wait: Duration| {
-                            tracing::warn!(turn = %self.turn(), %error, wait_ms = millis(wait), "The model did not answer; trying again.");
-                            let line = json!({"class": error.class, "message": error.message, "wait_ms": millis(wait)});
-                            tries.lock().unwrap_or_else(PoisonError::into_inner).push(line);
-                            self.audience.hear(self.session(), News::Restarted);
-                        };
-                        let seams = (self.clock.as_ref(), self.rng.as_ref());
-                        let asking =
-                            attempt::ask(self.model.as_ref(), &request, seams, deadline, &on_text, &on_failure);
-                        self.within(deadline, asking).await
-                    };
-                    self.note_tries(tries.into_inner().unwrap_or_else(PoisonError::into_inner));
-                    match asked {
-                        Ok(Ok(attempt)) => Event::Answered(attempt),
-                        Ok(Err(error)) => {
+                    match self.ask(&request, deadline).await {
+                        Ok(Ok((attempt, at))) => {
+                            let cost = self.models.get(at).map_or(0.0, |model| model.cost_usd(&attempt.usage));
+                            // A turn that has changed its model stays with it.
+                            self.model_at = at;
+                            Event::Answered(attempt, cost)
+                        }
+                        Ok(Err((error, _))) => {
                             tracing::warn!(turn = %self.turn(), %error, "The model call failed.");
                             // A wait that would have passed the deadline ends the turn as out of time only if the
                             // provider was merely busy; a broken one is told as what it is.
@@ -161,6 +152,54 @@ impl Driver {
                 }
             };
         }
+    }
+
+    /// One model call; what was tried goes into the timeline with the next commit.
+    async fn ask(
+        &mut self,
+        request: &Request,
+        deadline: Duration,
+    ) -> Result<Result<attempt::Answer, (ModelError, usize)>, Broke> {
+        let (tries, switches) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+        let name = |at: usize| self.models.get(at).map_or("none", |model| model.client.name());
+        let asked = {
+            let on_text = |text: &str| {
+                self.audience.hear(self.session(), News::Text { text: text.to_owned() });
+            };
+            let on_failure = |at: usize, error: &ModelError, then: Then| {
+                self.audience.asked(name(at), Some(error), self.clock.now());
+                let (class, message) = (error.class, &error.message);
+                match then {
+                    Then::Again(wait) => {
+                        tracing::warn!(turn = %self.turn(), model = name(at), %error, wait_ms = millis(wait), "The model did not answer; trying again.");
+                        let line = json!({ "class": class, "message": message, "wait_ms": millis(wait) });
+                        tries.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+                    }
+                    Then::Next(next) => {
+                        tracing::warn!(turn = %self.turn(), from = name(at), to = name(next), %error, "The model did not answer; another one is asked.");
+                        let line = json!({ "from": name(at), "to": name(next), "class": class, "message": message });
+                        switches.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+                    }
+                }
+                self.audience.hear(self.session(), News::Restarted);
+            };
+            let seams = (self.clock.as_ref(), self.rng.as_ref());
+            let asking = attempt::ask((&self.models, self.model_at), request, seams, deadline, &on_text, &on_failure);
+            self.within(deadline, asking).await
+        };
+        match &asked {
+            Ok(Ok((_, at))) => self.audience.asked(name(*at), None, self.clock.now()),
+            Ok(Err((error, at))) => self.audience.asked(name(*at), Some(error), self.clock.now()),
+            Err(_) => {}
+        }
+        let tries = tries.into_inner().unwrap_or_else(PoisonError::into_inner);
+        if !tries.is_empty() {
+            self.note(None, "model.retried", json!({ "tries": tries }));
+        }
+        for switch in switches.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            self.note(None, "model.fallback", switch);
+        }
+        asked
     }
 
     /// Waits for `work` until the turn is cancelled, out of time or given up.
@@ -331,12 +370,6 @@ impl Driver {
     fn note(&mut self, call: Option<CallId>, kind: &'static str, detail: serde_json::Value) {
         let (session, turn) = (self.session(), self.turn());
         self.lines.push(Entry { session: Some(session), turn: Some(turn), call, kind, detail });
-    }
-
-    fn note_tries(&mut self, tries: Vec<serde_json::Value>) {
-        if !tries.is_empty() {
-            self.note(None, "model.retried", json!({ "tries": tries }));
-        }
     }
 
     /// Every call's way through the gate, refused ones too.

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::domain::{CallId, EndReason, SessionId, TurnId};
+use crate::domain::{CallId, EndReason, SessionId, Timestamp, TurnId};
+use crate::model::ModelError;
 
 /// One piece of news.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,4 +57,7 @@ pub enum News {
 pub trait Audience: Send + Sync {
     /// Hears; must not block.
     fn hear(&self, session: SessionId, news: News);
+
+    /// A model was asked and answered, or did not.
+    fn asked(&self, model: &str, failed: Option<&ModelError>, now: Timestamp);
 }

@@ -27,8 +27,6 @@ pub struct Fixed {
     pub window_tokens: u32,
     /// Longest answer, in tokens.
     pub max_output_tokens: u32,
-    /// US dollars per million tokens: read, written, read from the cache.
-    pub price: (f64, f64, f64),
     /// The day's tokens are used up, or its money.
     pub day_over: Option<EndReason>,
     /// The thread was told before that its window no longer holds everything.
@@ -125,8 +123,8 @@ pub enum Event {
     Begin,
     /// The checkpoint stands.
     Committed,
-    /// The model answered.
-    Answered(Attempt),
+    /// A model answered, at this price in US dollars.
+    Answered(Attempt, f64),
     /// The model did not, and trying again is over.
     Failed(ModelError),
     /// The batch ran; outcomes in the order of the calls.

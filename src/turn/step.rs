@@ -26,7 +26,9 @@ pub fn step(mut state: State, event: Event) -> (State, Effect) {
         (Event::Begin, _) => prepare(&mut state),
         (Event::Committed, Doing::Committing(Kind::Proposed)) => run(&mut state),
         (Event::Committed, Doing::Committing(_)) => observe(&mut state),
-        (Event::Answered(attempt), Doing::Calling { tool_use }) => answered(&mut state, attempt, tool_use),
+        (Event::Answered(attempt, cost_usd), Doing::Calling { tool_use }) => {
+            answered(&mut state, attempt, cost_usd, tool_use)
+        }
         (Event::Failed(error), _) => failed(&mut state, &error),
         (Event::Ran(outcomes), Doing::Running) => ran(&mut state, outcomes),
         (event, doing) => {
@@ -122,17 +124,13 @@ fn compose(state: &mut State) -> Effect {
     Effect::Call(fit.request)
 }
 
-fn answered(state: &mut State, attempt: Attempt, tool_use: bool) -> Effect {
-    let (read, written, cached) = state.fixed.price;
+fn answered(state: &mut State, attempt: Attempt, cost_usd: f64, tool_use: bool) -> Effect {
     let usage = attempt.usage;
     let spent = &mut state.saved.spent;
     spent.rounds += 1;
     spent.input_tokens += usage.input_tokens;
     spent.output_tokens += usage.output_tokens;
-    let fresh = usage.input_tokens.saturating_sub(usage.cached_tokens);
-    #[expect(clippy::cast_precision_loss, reason = "token counts are far below 2^52")]
-    let cost = fresh as f64 * read + usage.cached_tokens as f64 * cached + usage.output_tokens as f64 * written;
-    spent.cost_usd += cost / 1e6;
+    spent.cost_usd += cost_usd;
 
     if attempt.finish == Finish::Refused {
         return conclude(state, EndReason::ModelRefusal, attempt.text, None);

@@ -482,7 +482,7 @@ async fn the_shapes_that_scripts_read() {
         shapes += &format!("{} ({}) {shape}\n", args.join(" "), output.code.unwrap());
     }
     insta::assert_snapshot!(shapes, @"
-    status (0) {approvals_waiting: int, channels: [{error: null, kind: text, last_accepted_at: text, last_handled_at: text, last_poll_at: null, name: text, state: text, unparsed: int}], computer_use: {enabled: bool, until: null}, effects_uncertain: int, home: text, inbox: {dead: int, new: int, running: int}, jobs: [], late: [], outbox: {dead: int, pending: int, uncertain: int}, parked: [{crashes: int, id: text, session: text, started_at: text}], pid: int, ready: bool, replies: [{channel: text, chat: text, created_at: text, error: text, id: text, state: text}], started_at: text, stopping: bool, store_ok: bool, turns_parked: int, turns_running: int, unlinked: [{channel: text, chat: text, last_at: text, messages: int, name: text, reason: text, sender: text}], usage_today: {cost_usd: float, input_tokens: int, output_tokens: int, turns: int}, version: text, workspace_ok: bool}
+    status (0) {approvals_waiting: int, channels: [{error: null, kind: text, last_accepted_at: text, last_handled_at: text, last_poll_at: null, name: text, state: text, unparsed: int}], computer_use: {enabled: bool, until: null}, effects_uncertain: int, home: text, inbox: {dead: int, new: int, running: int}, jobs: [], late: [], models: [{error: null, last_answered_at: text, name: text, needs_operator: bool}], outbox: {dead: int, pending: int, uncertain: int}, parked: [{crashes: int, id: text, session: text, started_at: text}], pid: int, ready: bool, replies: [{channel: text, chat: text, created_at: text, error: text, id: text, state: text}], started_at: text, stopping: bool, store_ok: bool, turns_parked: int, turns_running: int, unlinked: [{channel: text, chat: text, last_at: text, messages: int, name: text, reason: text, sender: text}], usage_today: {cost_usd: float, input_tokens: int, output_tokens: int, turns: int}, version: text, workspace_ok: bool}
     turns (0) {turns: [{crashes: int, id: text, link: text, session: text, started_at: text, state: text}]}
     replies (0) {replies: [{channel: text, chat: text, created_at: text, error: text, id: text, state: text}]}
     links (0) {links: [{allow: [text], channel: text, chat: int, mention: text, name: text, senders: [int]}]}
@@ -518,22 +518,23 @@ async fn status_tells_people_what_needs_them() {
     let (telegram, model, home, daemon) = troubled().await;
     let status = cli(&home, &["status"]).await;
     assert_eq!((status.code, status.stderr.as_str()), (Some(0), ""));
-    insta::assert_snapshot!(masked(&status.stdout, &home), @"
-    midwatch 0.1.0 is ready (pid PID, since TIME)
-    console: up; last poll never, last accepted never, last handled never
-    telegram: up; last poll TIME, last accepted TIME, last handled TIME
-    turns: 0 running; inbox: 0 new, 1 dead; replies: 0 pending
-    today: 2 turns, N tokens in, N out, 0.00 USD
+    insta::assert_snapshot!(masked(&status.stdout, &home), @r#"
+midwatch 0.1.0 is ready (pid PID, since TIME)
+console: up; last poll never, last accepted never, last handled never
+telegram: up; last poll TIME, last accepted TIME, last handled TIME
+model fake-model: last answered TIME
+turns: 0 running; inbox: 0 new, 1 dead; replies: 0 pending
+today: 2 turns, N tokens in, N out, 0.00 USD
 
-    Set aside (1): midwatch turns retry|drop ID
-      turn-1 of TIME, the process died 2 times over it
+Set aside (1): midwatch turns retry|drop ID
+  turn-1 of TIME, the process died 2 times over it
 
-    Replies in doubt (1): midwatch replies resend|drop ID
-      reply-2 to telegram:4242 501: uncertain, no answer: error sending request: client error (SendRequest): connection closed before message completed
+Replies in doubt (1): midwatch replies resend|drop ID
+  reply-2 to telegram:4242 501: uncertain, no answer: error sending request: client error (SendRequest): connection closed before message completed
 
-    Not answered in the last day: `midwatch link telegram` links a chat, or add the sender to its link
-      chat 503 (Person 503), sender 503: not linked, 1 messages, last TIME
-    ");
+Not answered in the last day: `midwatch link telegram` links a chat, or add the sender to its link
+  chat 503 (Person 503), sender 503: not linked, 1 messages, last TIME
+"#);
     cli(&home, &["turns", "drop", "turn-1"]).await;
     cli(&home, &["replies", "drop", "reply-2"]).await;
     let status = cli(&home, &["status"]).await.stdout;

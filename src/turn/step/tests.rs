@@ -16,7 +16,6 @@ fn fixed() -> Fixed {
         budget: Budget { time_ms: 100_000, rounds: 5, tokens: 10_000, cost_usd: 0.0 },
         window_tokens: 4_000,
         max_output_tokens: 500,
-        price: (0.0, 0.0, 0.0),
         day_over: None,
         window_told: false,
     }
@@ -43,13 +42,13 @@ fn state() -> State {
 
 fn words(text: &str) -> Event {
     let usage = Usage { input_tokens: 100, output_tokens: 10, cached_tokens: 0 };
-    Event::Answered(Attempt { text: text.into(), usage, ..Attempt::default() })
+    Event::Answered(Attempt { text: text.into(), usage, ..Attempt::default() }, 0.0)
 }
 
 fn calls(names: &[&str]) -> Event {
     let calls =
         names.iter().map(|name| ProposedCall { name: (*name).into(), arguments: Ok(serde_json::Map::new()) }).collect();
-    Event::Answered(Attempt { calls, finish: Finish::Calls, ..Attempt::default() })
+    Event::Answered(Attempt { calls, finish: Finish::Calls, ..Attempt::default() }, 0.0)
 }
 
 fn outcome(state: &State, text: &str, is_error: bool) -> Event {
@@ -186,7 +185,7 @@ fn tokens_and_the_day_are_limits() {
     let (state, _) = step(state(), Event::Begin);
     let usage = Usage { input_tokens: 9_990, output_tokens: 10, cached_tokens: 0 };
     let calls = vec![ProposedCall { name: "list_files".into(), arguments: Ok(serde_json::Map::new()) }];
-    let (state, _) = step(state, Event::Answered(Attempt { calls, usage, ..Attempt::default() }));
+    let (state, _) = step(state, Event::Answered(Attempt { calls, usage, ..Attempt::default() }, 0.0));
     let (state, _) = step(state, Event::Committed);
     let event = outcome(&state, "x", false);
     let (state, _) = step(state, event);

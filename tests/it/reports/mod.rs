@@ -9,6 +9,7 @@
     reason = "what a test is told and does not expect is a failed test"
 )]
 
+mod fallback;
 mod others;
 mod p12;
 mod p13;
