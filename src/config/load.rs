@@ -10,8 +10,8 @@ use toml::de::{DeTable, DeValue};
 use crate::config::schema::{Reader, Table, span_of};
 use crate::config::tables::{self, ComputerUseKeys, Kind, LinkKeys, ROOT_KEYS, TelegramKeys, WorkspaceKeys};
 use crate::config::{
-    Config, Console, Fault, Faults, Home, Limits, Link, Mention, Model, Operator, Policy, Provider, Supervisor,
-    Telegram,
+    Config, Console, Fault, Faults, Home, Limits, Link, Mention, Model, Operator, Policy, Provider, Retention,
+    Supervisor, Telegram,
 };
 
 /// A file of a configuration is small; more than this is something else.
@@ -61,6 +61,7 @@ pub fn example() -> String {
         Operator::example(),
         Limits::example(),
         Supervisor::example(),
+        Retention::example(),
         WorkspaceKeys::example(),
         Policy::example(),
         Console::example(),
@@ -272,6 +273,8 @@ fn read_main(reader: &mut Reader<'_>, root: &DeTable<'_>, home: &Home) -> Config
         let at = first_of(&[supervisor_table], &["backoff_first_ms", "backoff_max_ms"]);
         reader.fault(at, "`backoff_first_ms` must not be above `backoff_max_ms`");
     }
+    let retention = section(reader, root, "retention");
+    let retention = retention.map(|table| Retention::read(reader, table)).unwrap_or_default();
     let policy = section(reader, root, "policy").map(|table| Policy::read(reader, table)).unwrap_or_default();
     let console = section(reader, root, "console").map(|table| Console::read(reader, table)).unwrap_or_default();
     let workspace_table = section(reader, root, "workspace");
@@ -287,6 +290,7 @@ fn read_main(reader: &mut Reader<'_>, root: &DeTable<'_>, home: &Home) -> Config
         operator,
         limits,
         supervisor,
+        retention,
         workspace,
         policy,
         console,

@@ -28,7 +28,8 @@ pub use links::{AppendError, Appended, NewLink, append_link, free_name};
 pub use load::{check_secrets, example, load, read_all, telegram_example};
 pub use secret::{Secret, SecretError, SecretValue};
 pub use tables::{
-    Console, Delivery, Kind, Limits, Listen, Mention, Model, Operator, Policy, Price, Provider, Supervisor, Threads,
+    Console, Delivery, Kind, Limits, Listen, Mention, Model, Operator, Policy, Price, Provider, Retention, Supervisor,
+    Threads,
 };
 
 /// A whole configuration: one snapshot, which a reload replaces in one step.
@@ -44,6 +45,8 @@ pub struct Config {
     pub limits: Limits,
     /// How tasks are restarted, and how a stop ends.
     pub supervisor: Supervisor,
+    /// How long what has ended is kept.
+    pub retention: Retention,
     /// The folder the agent works in, absolute.
     pub workspace: PathBuf,
     /// Grants and refusals for every link.

@@ -184,6 +184,18 @@ table! {
 }
 
 table! {
+    /// How long what has ended is kept, in days. What is open, in doubt or still seen by the model always stays.
+    pub struct Retention = "[retention]\n" {
+        /// What was said, once the model no longer sees it.
+        history_days: u32 = 365, in 1..=36_500;
+        /// What happened: the timeline.
+        timeline_days: u32 = 90, in 1..=36_500;
+        /// Messages, turns and replies. Not below 3: what a platform delivers once more has to be known again.
+        ended_days: u32 = 30, in 3..=36_500;
+    }
+}
+
+table! {
     /// The files the agent works on.
     pub(super) struct WorkspaceKeys = "[workspace]\n" {
         /// Relative to the data folder, or absolute.
@@ -264,6 +276,7 @@ pub(super) const ROOT_KEYS: &[&str] = &[
     "operator",
     "limits",
     "supervisor",
+    "retention",
     "workspace",
     "policy",
     "programs",

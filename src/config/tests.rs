@@ -437,6 +437,15 @@ backoff_first_ms = 250
 # Longest such wait, in milliseconds.
 backoff_max_ms = 60000
 
+# How long what has ended is kept, in days. What is open, in doubt or still seen by the model always stays.
+[retention]
+# What was said, once the model no longer sees it.
+history_days = 365
+# What happened: the timeline.
+timeline_days = 90
+# Messages, turns and replies. Not below 3: what a platform delivers once more has to be known again.
+ended_days = 30
+
 # The files the agent works on.
 [workspace]
 # Relative to the data folder, or absolute.

@@ -20,6 +20,7 @@ use crate::policy::Mode;
 use crate::reply;
 use crate::store::chain::{self, Kind, NewCheckpoint, Numbered};
 use crate::store::inbox::{self, InboxRow, Waiting};
+use crate::store::retention::{self, Cutoffs};
 use crate::store::timeline::{self, Entry};
 use crate::store::turns::{self, NewTurn, TurnRow};
 use crate::store::{StoreError, outbox, recover};
@@ -33,6 +34,8 @@ const LOOK_AFTER_TROUBLE: Duration = Duration::from_secs(2);
 const STUMBLES_MAX: u32 = 3;
 /// Strangers' rows are cleared away this often, once they are older than a day or more than so many.
 const TIDY_EVERY: Duration = Duration::from_secs(600);
+/// After a round that left something over.
+const TIDY_AGAIN: Duration = Duration::from_secs(5);
 const STRANGERS_FOR: Duration = Duration::from_secs(86_400);
 const STRANGERS_MAX: i64 = 10_000;
 const TIDY_AT_ONCE: i64 = 5_000;
@@ -52,8 +55,10 @@ pub struct Desk {
     stumbles: BTreeMap<InboxId, u32>,
     /// How often a turn could not store its next checkpoint although the store takes writes.
     losses: BTreeMap<TurnId, u32>,
-    /// When strangers' rows were last cleared away, monotonic.
-    tidied: Duration,
+    /// When old rows are cleared away next, monotonic; the first time at once.
+    tidy_at: Duration,
+    /// Where clearing away goes on.
+    swept: retention::Position,
 }
 
 impl Desk {
@@ -68,7 +73,8 @@ impl Desk {
             lost: Vec::new(),
             stumbles: BTreeMap::new(),
             losses: BTreeMap::new(),
-            tidied: Duration::ZERO,
+            tidy_at: Duration::ZERO,
+            swept: retention::Position::default(),
         }
     }
 
@@ -133,7 +139,6 @@ impl Desk {
         self.settle_lost().await;
         self.take_handed().await?;
         self.answer_urgent().await?;
-        self.tidy().await?;
         let limit = self.services.snapshot().config.limits.concurrent_turns as usize;
         let mut wait = if self.lost.is_empty() { LOOK_EVERY } else { LOOK_AFTER_TROUBLE };
         self.services.door.set_limit(limit);
@@ -212,6 +217,8 @@ impl Desk {
             }
         }
         self.services.door.set_busy(is_busy);
+        // People come first.
+        self.tidy().await?;
         Ok(wait)
     }
 
@@ -247,10 +254,10 @@ impl Desk {
 
     async fn tidy(&mut self) -> Result<(), StoreError> {
         let now = self.services.clock.monotonic();
-        if now.saturating_sub(self.tidied) < TIDY_EVERY {
+        if now < self.tidy_at {
             return Ok(());
         }
-        self.tidied = now;
+        self.tidy_at = now + TIDY_EVERY;
         let wall = self.services.clock.now();
         let before = Timestamp(wall.0 - i64::try_from(STRANGERS_FOR.as_millis()).unwrap_or_default());
         let gone = self.services.store.write("clear strangers' rows away", move |db| {
@@ -260,6 +267,32 @@ impl Desk {
         if gone > 0 {
             tracing::info!(gone, "Rows of messages that were not answered were cleared away.");
         }
+        self.sweep(wall).await
+    }
+
+    /// Clears away some of what has ended long ago.
+    async fn sweep(&mut self, wall: Timestamp) -> Result<(), StoreError> {
+        let days = self.services.snapshot().config.retention.clone();
+        let before = |days: u32| Timestamp(wall.0.saturating_sub(i64::from(days) * 86_400_000));
+        let cutoffs = Cutoffs {
+            history: before(days.history_days),
+            timeline: before(days.timeline_days),
+            ended: before(days.ended_days),
+        };
+        let from = self.swept.clone();
+        let swept = self
+            .services
+            .store
+            .write("clear what is old away", move |db| retention::sweep(db, &cutoffs, &from))
+            .await?;
+        if swept.rows > 0 {
+            tracing::info!(rows = swept.rows, "Rows that had ended long ago were cleared away.");
+        }
+        if swept.has_more {
+            // Not at once: people come first.
+            self.tidy_at = self.services.clock.monotonic() + TIDY_AGAIN;
+        }
+        self.swept = swept.next;
         Ok(())
     }
 

@@ -15,6 +15,7 @@ pub mod outbox;
 pub mod overview;
 pub mod pins;
 pub mod recover;
+pub mod retention;
 pub mod timeline;
 pub mod turns;
 pub mod writer;

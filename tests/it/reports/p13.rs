@@ -5,7 +5,8 @@ use serde_json::json;
 use super::{ANN, kept, stage};
 use crate::support::daemon::{Daemon, cli};
 use crate::support::model::Reply;
-use crate::support::oracle;
+use crate::support::telegram::Fault;
+use crate::support::{eventually, oracle};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn b117_equal_calls_end_the_turn() {
@@ -95,4 +96,29 @@ fn cpu_ticks(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
     fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_ended_long_ago_is_cleared_away_and_what_is_in_doubt_stays() {
+    let (telegram, model, home) = stage().await;
+    let mut daemon = Daemon::start(&home).await;
+    for text in ["one", "two", "three"] {
+        if text == "two" {
+            telegram.fault("sendMessage", Fault::DropAfter, 1);
+        }
+        telegram.says(ANN, ANN, text);
+        telegram.next_sent(ANN).await;
+    }
+    kept(&home, &telegram, &model).await;
+    assert_eq!(daemon.stop().await, Some(0));
+    let store = rusqlite::Connection::open(home.store_path()).unwrap();
+    store.execute_batch("update inbox set ended_at_ms = 1; update outbox set ended_at_ms = 1").unwrap();
+    drop(store);
+    daemon.restart().await;
+    let gone = || (home.count("select count(*) from inbox") == 1).then_some(());
+    eventually("the old rows are gone", gone).await;
+    assert_eq!(home.rows("select state from outbox order by id"), ["uncertain", "sent"]);
+    telegram.says(ANN, ANN, "four");
+    assert_eq!(telegram.next_sent(ANN).await.text, "echo: four");
+    assert!(model.requests().last().unwrap().mentions("one"), "what the model sees stays");
 }
