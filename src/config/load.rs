@@ -39,7 +39,7 @@ pub fn read_all(home: &Home) -> (Option<Config>, Vec<Fault>) {
     let main = load.main();
     let telegram = load.channels();
     load.schedules();
-    load.across(&telegram);
+    load.across(main.as_ref(), &telegram);
     let Load { files, faults, .. } = load;
     (main.map(|config| Config { telegram, files, ..config }), faults)
 }
@@ -174,7 +174,14 @@ impl Load<'_> {
     }
 
     /// What no file can know alone: names and tokens.
-    fn across(&mut self, accounts: &[Telegram]) {
+    fn across(&mut self, main: Option<&Config>, accounts: &[Telegram]) {
+        let named = |name: &str| accounts.iter().flat_map(|account| &account.links).any(|link| link.name == name);
+        if let Some(notify) = main.and_then(|main| main.operator.notify.as_ref())
+            && !named(&notify.text)
+        {
+            let fault = Fault::at(&notify.place, "`notify` names no link");
+            self.faults.push(fault.with_hint("link that chat first, then name its link here"));
+        }
         for (number, account) in accounts.iter().enumerate() {
             let earlier = accounts.iter().take(number);
             if let Some(twin) = earlier.clone().find(|earlier| earlier.token == account.token) {

@@ -312,6 +312,17 @@ impl Value for Vec<u64> {
 }
 
 /// Grants, each with its place: a higher room parses them.
+impl Value for Placed {
+    fn read(reader: &mut Reader<'_>, key: &str, value: &Found<'_>) -> Option<Self> {
+        let text = reader.plain::<String>(key, value, "a text in quotes")?;
+        Some(Self { text, place: reader.place(&value.span()) })
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(format!("{:?}", self.text))
+    }
+}
+
 impl Value for Vec<Placed> {
     fn read(reader: &mut Reader<'_>, key: &str, value: &Found<'_>) -> Option<Self> {
         let items = reader.items(key, value, "a list of grants, such as [\"read_file\"]")?;

@@ -141,8 +141,9 @@ table! {
     pub struct Operator = "[operator]\n" {
         /// Their ids on Telegram.
         telegram: Vec<u64> = Vec::new();
+        /// The link that is told of what needs a person.
+        notify: Option<Placed> = None, like "\"home\"";
         not run discord, "remove the line; it belongs to Discord";
-        not run notify, "remove the line; `midwatch status` shows what needs a person";
     }
 }
 

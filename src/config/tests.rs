@@ -220,8 +220,8 @@ hint: the agent writes there; midwatch's own files must lie out of its reach
 error: midwatch.toml:4: `path` must not hold midwatch's own folders, or lie in one
 hint: the agent writes there; midwatch's own files must lie out of its reach
 error: midwatch.toml:4: `path` must be a path as it is: `~` and `$` are not expanded
-error: midwatch.toml:4: `notify` is not run by this version
-hint: remove the line; `midwatch status` shows what needs a person
+error: midwatch.toml:4: `notify` names no link
+hint: link that chat first, then name its link here
 error: midwatch.toml:1: `model` must be a table, not a number
 "#);
 }
@@ -408,6 +408,8 @@ price = { input = 0.0, output = 0.0, cached = 0.0 }
 [operator]
 # Their ids on Telegram.
 telegram = []
+# The link that is told of what needs a person.
+# notify = "home"
 
 # What turns may spend.
 [limits]

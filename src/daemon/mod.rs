@@ -22,7 +22,7 @@ use tokio::task::JoinHandle;
 use crate::channel::console::{Console, SocketError};
 use crate::config::{Home, HomeError};
 use crate::domain::{OsRng, Rng as _, SystemClock, stop};
-use crate::session::{Desk, SharedServices, Snapshot};
+use crate::session::{Desk, SharedServices, Snapshot, notices};
 use crate::store::{Closing, Store, StoreError};
 use crate::tool::{self, ToolError};
 
@@ -127,11 +127,21 @@ impl Daemon {
                 Ok(())
             }
         });
+        let notices_services = services.clone();
+        let notices = Task::new("notices", Rule::Restart, services.stopping(), move |stop| {
+            let services = notices_services.clone();
+            async move {
+                notices::keep(services, stop).await;
+                Ok(())
+            }
+        });
         let spawn = |task: Task| {
             let services = services.clone();
             tokio::spawn(async move { supervise(task, backoff, services).await })
         };
         let (desk, console, channels, notifier) = (spawn(desk), spawn(console), spawn(channels), spawn(notifier));
+        // Asked to stop with the daemon; nobody waits for it.
+        drop(spawn(notices));
         Ok(Self { services, closing, desk, console, channels, couriers, notifier })
     }
 

@@ -16,6 +16,7 @@ pub mod door;
 pub mod health;
 pub mod hub;
 pub mod intake;
+pub mod notices;
 pub mod services;
 pub mod snapshot;
 pub mod status;

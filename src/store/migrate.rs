@@ -12,8 +12,11 @@ use rusqlite::Connection;
 use super::StoreError;
 
 /// Every change to the schema, oldest first. A released step never changes; the next goes below.
-pub const MIGRATIONS: &[&str] =
-    &[include_str!("migrations/0001_spine.sql"), include_str!("migrations/0002_retention.sql")];
+pub const MIGRATIONS: &[&str] = &[
+    include_str!("migrations/0001_spine.sql"),
+    include_str!("migrations/0002_retention.sql"),
+    include_str!("migrations/0003_notices.sql"),
+];
 
 /// Marks the file as ours (`midw`), so that another program's database is not taken for one.
 const APPLICATION_ID: i64 = 0x6d69_6477;

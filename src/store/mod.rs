@@ -11,6 +11,7 @@ pub mod chain;
 pub mod error;
 pub mod inbox;
 pub mod migrate;
+pub mod notices;
 pub mod outbox;
 pub mod overview;
 pub mod pins;

@@ -61,10 +61,12 @@ pub struct Part {
     pub not_before: Timestamp,
     /// When it was stored.
     pub created_at: Timestamp,
+    /// It tells the operator of what needs a person.
+    pub notice: bool,
 }
 
 const COLUMNS: &str = "id, channel, chat, thread, reply_to, html, plain, again, attempts, turn, session, state, error,
-                       not_before_ms, created_at_ms";
+                       not_before_ms, created_at_ms, notice";
 
 fn from_row(row: &Row<'_>) -> rusqlite::Result<Part> {
     let session: Option<String> = row.get(10)?;
@@ -81,6 +83,7 @@ fn from_row(row: &Row<'_>) -> rusqlite::Result<Part> {
         error: row.get(12)?,
         not_before: Timestamp(row.get(13)?),
         created_at: Timestamp(row.get(14)?),
+        notice: row.get(15)?,
     })
 }
 

@@ -3,6 +3,7 @@
 mod console;
 mod crash;
 mod life;
+mod notices;
 mod pairing;
 mod reports;
 mod rooms;

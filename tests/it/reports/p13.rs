@@ -111,9 +111,7 @@ async fn what_ended_long_ago_is_cleared_away_and_what_is_in_doubt_stays() {
     }
     kept(&home, &telegram, &model).await;
     assert_eq!(daemon.stop().await, Some(0));
-    let store = rusqlite::Connection::open(home.store_path()).unwrap();
-    store.execute_batch("update inbox set ended_at_ms = 1; update outbox set ended_at_ms = 1").unwrap();
-    drop(store);
+    home.set_store("update inbox set ended_at_ms = 1; update outbox set ended_at_ms = 1");
     daemon.restart().await;
     let gone = || (home.count("select count(*) from inbox") == 1).then_some(());
     eventually("the old rows are gone", gone).await;

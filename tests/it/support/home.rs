@@ -217,6 +217,11 @@ impl Home {
         open_store(&self.store_path())
     }
 
+    /// Changes the store of a daemon that is stopped.
+    pub(crate) fn set_store(&self, sql: &str) {
+        Connection::open(self.store_path()).unwrap().execute_batch(sql).unwrap();
+    }
+
     /// The one number that `sql` gives.
     pub(crate) fn count(&self, sql: &str) -> i64 {
         self.store().query_row(sql, [], |row| row.get(0)).unwrap_or_else(|error| panic!("{sql}: {error}"))
