@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::{ChannelHealth, ModelHealth, SharedServices};
-use crate::domain::Timestamp;
+use crate::domain::{ChannelKind, Timestamp};
 use crate::store::overview::{self, Stranger};
 use crate::store::{StoreError, outbox, turns};
 
@@ -252,14 +252,16 @@ impl Status {
         let _ = writeln!(text, "midwatch {} is {state} (pid {}, since {})", self.version, self.pid, self.started_at);
         for channel in &self.channels {
             let at = |at: Option<Timestamp>| at.map_or_else(|| "never".to_owned(), Timestamp::rfc3339);
+            let (accepted, handled) = (at(channel.last_accepted_at), at(channel.last_handled_at));
+            // The console is not polled: its clients come by themselves.
+            let polled = match channel.kind {
+                ChannelKind::Console => String::new(),
+                ChannelKind::Telegram => format!("last poll {}, ", at(channel.last_poll_at)),
+            };
             let _ = writeln!(
                 text,
-                "{}: {}; last poll {}, last accepted {}, last handled {}",
-                channel.name,
-                channel.state,
-                at(channel.last_poll_at),
-                at(channel.last_accepted_at),
-                at(channel.last_handled_at)
+                "{}: {}; {polled}last accepted {accepted}, last handled {handled}",
+                channel.name, channel.state
             );
             if let Some(error) = &channel.error {
                 let _ = writeln!(text, "  {error}");

@@ -266,6 +266,25 @@ async fn a_turn_is_cancelled_from_another_client() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn every_refusal_is_json_with_its_reason() {
+    let (_model, home) = console().await;
+    let _daemon = Daemon::start(&home).await;
+    let socket = Socket::of(&home);
+    let long = "x".repeat(2 << 20);
+    for (path, body, status) in [
+        ("/v1/nothing", json!({}), 404),
+        ("/v1/status", json!({}), 405),
+        ("/v1/say", json!({ "text": "no session" }), 422),
+        ("/v1/say", json!("not even an object"), 422),
+        ("/v1/say", json!({ "text": long }), 413),
+    ] {
+        let (found, answer) = socket.post(path, &body).await;
+        assert_eq!(found, status, "{path} {answer}");
+        assert!(answer["error"].as_str().is_some_and(|error| !error.is_empty()), "{path} {answer}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn without_the_token_the_socket_says_and_does_nothing() {
     use std::os::unix::fs::PermissionsExt;
     let (model, home) = console().await;
@@ -520,7 +539,7 @@ async fn status_tells_people_what_needs_them() {
     assert_eq!((status.code, status.stderr.as_str()), (Some(0), ""));
     insta::assert_snapshot!(masked(&status.stdout, &home), @r#"
 midwatch 0.1.0 is ready (pid PID, since TIME)
-console: up; last poll never, last accepted never, last handled never
+console: up; last accepted never, last handled never
 telegram: up; last poll TIME, last accepted TIME, last handled TIME
 model fake-model: last answered TIME
 turns: 0 running; inbox: 0 new, 1 dead; replies: 0 pending

@@ -80,7 +80,20 @@ async fn guard(
             .hint("run midwatch as the user of the daemon, with the same --home")
             .into_response();
     }
-    next.run(request).await
+    as_json(next.run(request).await).await
+}
+
+/// The framework's own refusals (no such path, a body that is too large or no JSON) in the shape of ours.
+async fn as_json(response: Response) -> Response {
+    let status = response.status();
+    let is_json = response.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == "application/json");
+    if is_json || !(status.is_client_error() || status.is_server_error()) {
+        return response;
+    }
+    let body = axum::body::to_bytes(response.into_body(), BODY_MAX_BYTES).await.unwrap_or_default();
+    let words = String::from_utf8_lossy(&body);
+    let words = if words.is_empty() { status.canonical_reason().unwrap_or("refused") } else { &words };
+    Failure::new(status, words).into_response()
 }
 
 /// Takes the same time wherever the first difference is.
@@ -222,6 +235,9 @@ async fn cancel(State(shared): State<Shared>, Json(cancel): Json<Cancel>) -> Ans
     let session = SessionId::of_key(&key_of(&cancel.session)?.to_string());
     let running = shared.services.hub.running(session);
     if let Some(running) = &running {
+        // Stored first: a crash before the turn has ended must not bring it back.
+        let turn = running.turn;
+        shared.services.store.write("stop a turn", move |db| turns::ask_cancel(db, turn)).await?;
         running.cancel.ask();
     }
     Ok(Json(json!({ "turn": running.map(|running| running.turn) })))
