@@ -1,16 +1,17 @@
 //! `say` and `chat`: a talk over the socket. The daemon keeps the message and its answer; this end only shows them, so
 //! it may go away and come back.
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 use super::client::{Client, Heard};
 use super::complain::{Complaint, Exit};
+use super::out;
 use crate::channel::console::wire::{Cancel, Said, Say, is_session_name};
 use crate::daemon::random_word;
 use crate::domain::InboxId;
@@ -25,6 +26,9 @@ const AWAY_STEP: Duration = Duration::from_millis(500);
 
 /// Says one thing and prints the answer.
 pub(super) async fn say(client: &Client, session: &str, text: &str, json: bool) -> Result<Exit, Complaint> {
+    if text.trim().is_empty() {
+        return Err(Complaint::new(Exit::Usage, "there is nothing to say").hint("midwatch say \"hello\""));
+    }
     let show = match json {
         true => Show::Nothing,
         false if std::io::stdout().is_terminal() => Show::AsItComes,
@@ -32,8 +36,9 @@ pub(super) async fn say(client: &Client, session: &str, text: &str, json: bool) 
     };
     let fate = exchange(client, session, text, show).await?;
     if json {
-        println!("{}", json!({ "turn": fate.turn, "reason": fate.reason, "answer": fate.answer }));
+        out::line(json!({ "turn": fate.turn, "reason": fate.reason, "answer": fate.answer }))?;
     }
+    tell_why(client, &fate).await;
     Ok(exit_of(&fate))
 }
 
@@ -46,8 +51,7 @@ pub(super) async fn chat(client: &Client, session: &str) -> Result<Exit, Complai
     let mut worst = Exit::Done;
     loop {
         if attended {
-            print!("> ");
-            let _ = std::io::stdout().flush();
+            out::text_as_is("> ")?;
         }
         let line = tokio::select! {
             line = lines.next_line() => line,
@@ -61,6 +65,7 @@ pub(super) async fn chat(client: &Client, session: &str) -> Result<Exit, Complai
             continue;
         }
         let fate = exchange(client, session, &line, show).await?;
+        tell_why(client, &fate).await;
         if exit_of(&fate) == Exit::Failed {
             worst = if attended { Exit::Done } else { Exit::Failed };
         }
@@ -74,6 +79,18 @@ fn exit_of(fate: &Fate) -> Exit {
     }
 }
 
+/// Says on standard error what the chat's sentence leaves out: what the model or its connection said.
+async fn tell_why(client: &Client, fate: &Fate) {
+    let Some(turn) = fate.turn.filter(|_| exit_of(fate) == Exit::Failed) else { return };
+    // For `chat` and `try` the daemon may be on its way out; the sentence was said, and this is only more of it.
+    let Ok(answer) = client.get::<Value>(&format!("/v1/timeline/{turn}")).await else { return };
+    let lines = answer["timeline"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let ended = lines.iter().rev().find(|line| line["kind"] == "turn.ended");
+    if let Some(why) = ended.and_then(|line| line["detail"]["detail"].as_str()) {
+        out::note(format_args!("{turn} failed: {why}"));
+    }
+}
+
 /// Shows the end of a turn that is at work already.
 async fn attach(client: &Client, session: &str, show: Show) -> Result<(), Complaint> {
     if !is_session_name(session) {
@@ -84,16 +101,15 @@ async fn attach(client: &Client, session: &str, show: Show) -> Result<(), Compla
     let mut news = client.watch(session).await?;
     let Some(Heard::Attached(attached)) = news.next().await else { return Ok(()) };
     let Some(running) = attached.running else { return Ok(()) };
-    eprintln!("({running} is at work here; this is how it goes on)");
+    out::note(format_args!("({running} is at work here; this is how it goes on)"));
     let mut screen = Screen { show, streamed: String::new() };
     loop {
         tokio::select! {
             heard = news.next() => match heard {
                 Some(Heard::News(News::Ended { turn, text, .. })) if turn == running => {
-                    screen.end(&text);
-                    return Ok(());
+                    return screen.end(&text);
                 }
-                Some(Heard::News(news)) => screen.show(&news),
+                Some(Heard::News(news)) => screen.show(&news)?,
                 Some(Heard::Attached(_)) => {}
                 None => return Ok(()),
             },
@@ -124,7 +140,7 @@ async fn exchange(client: &Client, session: &str, text: &str, show: Show) -> Res
             heard = news.next() => match heard {
                 Some(Heard::News(News::Ended { .. } | News::Changed)) => true,
                 Some(Heard::News(news)) => {
-                    screen.show(&news);
+                    screen.show(&news)?;
                     false
                 }
                 Some(Heard::Attached(_)) => true,
@@ -148,13 +164,13 @@ async fn exchange(client: &Client, session: &str, text: &str, show: Show) -> Res
             let Ok(fate) = client.get::<Fate>(&format!("/v1/messages/{message}")).await else { continue };
             match fate.state.as_str() {
                 "done" => {
-                    screen.end(fate.answer.as_deref().unwrap_or_default());
+                    screen.end(fate.answer.as_deref().unwrap_or_default())?;
                     return Ok(fate);
                 }
                 "dead" => {
                     screen.end(
                         fate.answer.as_deref().unwrap_or("This message was set aside; `midwatch status` shows why."),
-                    );
+                    )?;
                     return Ok(fate);
                 }
                 _ => {}
@@ -165,7 +181,7 @@ async fn exchange(client: &Client, session: &str, text: &str, show: Show) -> Res
 
 /// Waits for a daemon that went away.
 async fn again(client: &Client, session: &str, message: InboxId) -> Result<BoxStream<'static, Heard>, Complaint> {
-    eprintln!("(the daemon went away; waiting for it to come back)");
+    out::note("(the daemon went away; waiting for it to come back)");
     let mut last = None;
     for _ in 0..AWAY_MAX {
         tokio::time::sleep(AWAY_STEP).await;
@@ -197,39 +213,39 @@ struct Screen {
 }
 
 impl Screen {
-    fn show(&mut self, news: &News) {
+    fn show(&mut self, news: &News) -> Result<(), Complaint> {
         if self.show != Show::AsItComes {
-            return;
+            return Ok(());
         }
         match news {
             News::Text { text } => {
-                print!("{text}");
-                let _ = std::io::stdout().flush();
+                out::text_as_is(text)?;
                 self.streamed.push_str(text);
             }
             News::Restarted if !self.streamed.is_empty() => {
-                println!("\n(that attempt broke off; trying again)");
+                out::line("\n(that attempt broke off; trying again)")?;
                 self.streamed.clear();
             }
             News::Call { call, tool } => {
-                eprintln!("· {tool} ({call})");
+                out::note(format_args!("· {tool} ({call})"));
                 self.streamed.clear();
             }
             _ => {}
         }
+        Ok(())
     }
 
-    fn end(&mut self, answer: &str) {
+    fn end(&mut self, answer: &str) -> Result<(), Complaint> {
         if self.show == Show::Nothing {
-            return;
+            return Ok(());
         }
-        if self.streamed.trim().is_empty() {
-            println!("{answer}");
-        } else if let Some(rest) = answer.trim().strip_prefix(self.streamed.trim()) {
-            println!("{rest}");
+        let streamed = std::mem::take(&mut self.streamed);
+        if streamed.trim().is_empty() {
+            out::line(answer)
+        } else if let Some(rest) = answer.trim().strip_prefix(streamed.trim()) {
+            out::line(rest)
         } else {
-            println!("\n{answer}");
+            out::line(format_args!("\n{answer}"))
         }
-        self.streamed.clear();
     }
 }

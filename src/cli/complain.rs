@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use super::out;
 use crate::config::{Faults, HomeError};
 use crate::daemon::{LockError, StartError};
 
@@ -44,23 +45,32 @@ impl Complaint {
         Self::new(Exit::Failed, text)
     }
 
+    /// Whoever read our output has gone: there is nobody to tell, and nothing failed.
+    pub(super) fn nobody_reads() -> Self {
+        Self::new(Exit::Done, "")
+    }
+
     pub(super) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
-    /// Standard error, or JSON on standard output where it was asked for.
+    /// Standard error, and JSON on standard output where it was asked for.
     pub(super) fn print(&self, json: bool) {
+        if self.exit == Exit::Done {
+            return;
+        }
         if json {
             let faults = self.faults.as_ref();
-            println!("{}", serde_json::json!({ "error": self.text, "hint": self.hint, "faults": faults }));
+            // Whether it arrives or not, the command has failed, and standard error says why.
+            let _ = out::line(serde_json::json!({ "error": self.text, "hint": self.hint, "faults": faults }));
         }
         match &self.faults {
-            Some(faults) => eprintln!("{}", faults.to_string().trim_end()),
-            None => eprintln!("error: {}", self.text),
+            Some(faults) => out::note(faults.to_string().trim_end()),
+            None => out::note(format_args!("error: {}", self.text)),
         }
         if let Some(hint) = &self.hint {
-            eprintln!("hint: {hint}");
+            out::note(format_args!("hint: {hint}"));
         }
     }
 }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::client::Client;
 use super::complain::{Complaint, Exit};
-use super::{Command, LinkCommand, ReplyCommand, SessionCommand, TurnCommand};
+use super::{Command, LinkCommand, ReplyCommand, SessionCommand, TurnCommand, out};
 use crate::channel::console::wire::{Code, Link};
 
 pub(super) async fn run(client: &Client, command: &Command, as_json: bool) -> Result<Exit, Complaint> {
@@ -108,6 +108,12 @@ pub(super) async fn run(client: &Client, command: &Command, as_json: bool) -> Re
         }
         Command::Timeline { id } => {
             let answer: Value = client.get(&format!("/v1/timeline/{}", checked(id)?)).await?;
+            if id.starts_with("turn-") && answer["timeline"].as_array().is_none_or(Vec::is_empty) {
+                // A turn's first line is written with the turn, so one without lines never was.
+                return Err(Complaint::failed(format!("{id} is unknown")).hint(
+                    "`midwatch timeline SESSION` shows the turns of a session, `midwatch sessions` the sessions",
+                ));
+            }
             let text = rows(&answer["timeline"], "nothing happened yet", |line| {
                 format!(
                     "{}  {}  {}  {}  {}",
@@ -124,10 +130,10 @@ pub(super) async fn run(client: &Client, command: &Command, as_json: bool) -> Re
             let answer: Value = client.post("/v1/reload", &nothing).await?;
             if let Some(faults) = answer["text"].as_str() {
                 if as_json {
-                    println!("{answer}");
+                    out::line(&answer)?;
                 }
-                eprintln!("{}", faults.trim_end());
-                eprintln!("the old configuration stays");
+                out::note(faults.trim_end());
+                out::note("the old configuration stays");
                 return Ok(Exit::Config);
             }
             let later = answer["at_next_start"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -150,9 +156,9 @@ pub(super) async fn run(client: &Client, command: &Command, as_json: bool) -> Re
         }
     };
     if as_json {
-        println!("{answer}");
+        out::line(&answer)?
     } else {
-        println!("{text}");
+        out::line(text)?
     }
     Ok(Exit::Done)
 }

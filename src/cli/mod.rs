@@ -1,9 +1,11 @@
 //! The commands, one file each: data on standard output, everything else on standard error.
+#![deny(clippy::print_stdout, clippy::print_stderr, reason = "they panic when nobody reads; `out` does not")]
 
 mod chat;
 mod client;
 mod complain;
 mod list;
+mod out;
 mod serve;
 mod try_out;
 
@@ -165,23 +167,28 @@ pub fn run() -> ExitCode {
         Err(error) => {
             // Help and version are no errors; everything else is wrong usage.
             let code = if error.use_stderr() { Exit::Usage } else { Exit::Done };
-            let _ = error.print();
-            return code.into();
+            return match error.print() {
+                // Wrong usage stays wrong, whether somebody reads what was wrong or not.
+                Err(failed) if code == Exit::Done => fail(&out::cannot_print(&failed), false),
+                _ => code.into(),
+            };
         }
     };
     match command(&cli) {
         Ok(exit) => exit.into(),
-        Err(complaint) => {
-            complaint.print(cli.json);
-            complaint.exit.into()
-        }
+        Err(complaint) => fail(&complaint, cli.json),
     }
+}
+
+fn fail(complaint: &Complaint, json: bool) -> ExitCode {
+    complaint.print(json);
+    complaint.exit.into()
 }
 
 fn command(cli: &Cli) -> Result<Exit, Complaint> {
     if let Command::Config { what: ConfigCommand::Example { of } } = &cli.command {
         let text = of.as_ref().map_or_else(crate::config::example, |_| crate::config::telegram_example());
-        print!("{text}");
+        out::text_as_is(text)?;
         return Ok(Exit::Done);
     }
     if matches!(cli.command, Command::Try) {

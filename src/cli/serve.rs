@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 
 use super::complain::{Complaint, Exit};
+use super::out;
 use crate::config::{Fault, Home, check_secrets};
 use crate::daemon::{Daemon, Held};
 use crate::record::logs;
@@ -33,7 +34,7 @@ pub(super) fn run(home: Home, runtime: Runtime) -> Result<Exit, Complaint> {
         daemon.hear_signals()?;
         daemon.say_ready();
         if std::io::stderr().is_terminal() {
-            eprintln!("midwatch keeps watch; Ctrl-C stops it.");
+            out::note("midwatch keeps watch; Ctrl-C stops it.");
         }
         Ok::<_, Complaint>(daemon.run().await)
     })?;
@@ -48,13 +49,13 @@ pub(super) fn check(home: &Home, json: bool) -> Result<Exit, Complaint> {
     let snapshot = Snapshot::load(home)?;
     let warnings = check_secrets(&snapshot.config);
     for fault in &warnings {
-        eprintln!("{}", warning(fault));
+        out::note(warning(fault));
     }
     let files: Vec<_> = snapshot.config.files.iter().map(|file| file.display().to_string()).collect();
     if json {
-        println!("{}", serde_json::json!({ "ok": true, "files": files, "warnings": warnings }));
+        out::line(serde_json::json!({ "ok": true, "files": files, "warnings": warnings }))?;
     } else {
-        println!("well: {}", files.join(", "));
+        out::line(format_args!("well: {}", files.join(", ")))?;
     }
     Ok(Exit::Done)
 }

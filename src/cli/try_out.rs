@@ -5,6 +5,7 @@ use std::io::IsTerminal as _;
 use super::chat;
 use super::client::Client;
 use super::complain::{Complaint, Exit};
+use super::out;
 use crate::config::Home;
 use crate::daemon::{Daemon, Held};
 use crate::record::logs;
@@ -38,10 +39,10 @@ pub(super) async fn run() -> Result<Exit, Complaint> {
     let daemon = Daemon::start(home, snapshot).await?;
     let stop = daemon.services().stop.clone();
     if std::io::stdin().is_terminal() {
-        eprintln!(
+        out::note(format_args!(
             "midwatch, in a throw-away home ({}); the model is \"{model}\".\nTry: hello · list files · read notes/today.md · write hi to x.md. Ctrl-D leaves.",
             folder.path().display()
-        );
+        ));
     }
     let running = tokio::spawn(daemon.run());
     let talked = chat::chat(&client, "main").await;

@@ -42,6 +42,14 @@ pub enum HomeError {
         /// The path.
         path: PathBuf,
     },
+    /// Something else has the store's name.
+    #[error("{path} should be the store's file, and is {found}")]
+    Store {
+        /// The path.
+        path: PathBuf,
+        /// What is there, in words: `a folder`.
+        found: &'static str,
+    },
     /// A folder cannot be made.
     #[error("cannot make the folder {path}")]
     Create {
@@ -59,6 +67,7 @@ impl HomeError {
         match self {
             Self::Nowhere => Some("`--home DIR` puts everything under one folder".to_owned()),
             Self::SocketPath { .. } => Some("choose a shorter `--home DIR`".to_owned()),
+            Self::Store { .. } => Some("move it away, or name another deployment with `--home DIR`".to_owned()),
             Self::Absolute { .. } | Self::Create { .. } => None,
         }
     }
@@ -100,7 +109,8 @@ impl Home {
     /// Makes the folders the daemon writes to, for this user alone. The configuration's folder is the operator's to make.
     ///
     /// # Errors
-    /// [`HomeError::Create`] names the folder that could not be made.
+    /// [`HomeError::Create`] names the folder that could not be made; [`HomeError::Store`] when something else than a
+    /// file lies where the store belongs.
     pub fn create(&self) -> Result<(), HomeError> {
         let mut make = DirBuilder::new();
         make.recursive(true).mode(0o700);
@@ -111,7 +121,22 @@ impl Home {
         }
         // One that was there before may be open to others, and it holds the console's token.
         std::fs::set_permissions(&self.run, Permissions::from_mode(0o700))
-            .map_err(|source| HomeError::Create { path: self.run.clone(), source })
+            .map_err(|source| HomeError::Create { path: self.run.clone(), source })?;
+        self.check_store()
+    }
+
+    /// Whether the store's place is free or holds a file.
+    ///
+    /// # Errors
+    /// [`HomeError::Store`]. What cannot be looked at is left to whoever opens it.
+    pub fn check_store(&self) -> Result<(), HomeError> {
+        let path = self.db_path();
+        let found = match std::fs::metadata(&path) {
+            Ok(meta) if meta.is_dir() => "a folder",
+            Ok(meta) if !meta.is_file() => "no file but a device, socket or pipe",
+            _ => return Ok(()),
+        };
+        Err(HomeError::Store { path, found })
     }
 
     /// The main file of the configuration.
