@@ -55,6 +55,11 @@ impl Complaint {
         self
     }
 
+    /// What failed, without the cure.
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
     /// Standard error, and JSON on standard output where it was asked for.
     pub(super) fn print(&self, json: bool) {
         if self.exit == Exit::Done {

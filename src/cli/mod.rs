@@ -1,12 +1,15 @@
 //! The commands, one file each: data on standard output, everything else on standard error.
 #![deny(clippy::print_stdout, clippy::print_stderr, reason = "they panic when nobody reads; `out` does not")]
 
+mod ask;
 mod chat;
 mod client;
 mod complain;
 mod list;
 mod out;
+mod probe;
 mod serve;
+mod setup;
 mod try_out;
 
 use std::path::PathBuf;
@@ -39,6 +42,8 @@ struct Cli {
 enum Command {
     /// The first minute: a throw-away home, this terminal as the channel, no key needed.
     Try,
+    /// Set it up: the model, the bot, you. Tries each answer out and writes the files at the end.
+    Setup(Box<setup::Flags>),
     /// Show a commented configuration with every key and its default.
     Config {
         #[command(subcommand)]
@@ -198,6 +203,9 @@ fn command(cli: &Cli) -> Result<Exit, Complaint> {
     match &cli.command {
         Command::Serve => return serve::run(home, runtime()?),
         Command::Check => return serve::check(&home, cli.json),
+        Command::Setup(flags) => {
+            return runtime()?.block_on(setup::run(&home, flags, &called(cli), cli.json));
+        }
         _ => {}
     }
     runtime()?.block_on(async {
@@ -208,6 +216,20 @@ fn command(cli: &Cli) -> Result<Exit, Complaint> {
             other => list::run(&client, other, cli.json).await,
         }
     })
+}
+
+/// How a next command of this deployment is typed.
+fn called(cli: &Cli) -> String {
+    let mut called = "midwatch".to_owned();
+    // What the environment says holds for the next command too.
+    let from_environment = std::env::var_os("MIDWATCH_HOME").is_some();
+    let flags = [("--home", cli.home.as_ref().filter(|_| !from_environment)), ("--config", cli.config.as_ref())];
+    for (flag, folder) in flags {
+        if let Some(folder) = folder {
+            called.push_str(&format!(" {flag} {}", folder.display()));
+        }
+    }
+    called
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime, Complaint> {

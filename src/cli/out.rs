@@ -19,7 +19,7 @@ pub(super) fn line(text: impl Display) -> Result<(), Complaint> {
 /// Prints data that is no whole line, and does not hold it back.
 ///
 /// # Errors
-/// As [`line`].
+/// As [`line()`].
 pub(super) fn text_as_is(text: impl Display) -> Result<(), Complaint> {
     // Into one piece first: a reader sees whole lines even when they are made of many parts.
     let text = text.to_string();

@@ -1,13 +1,12 @@
 //! Pairing writes a `[[link]]` table into a channel file, at its end, so that nothing the operator wrote is touched.
 
-use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use toml_edit::{Array, ArrayOfTables, DocumentMut, Item, Table, value};
 
 use crate::config::tables::is_name;
-use crate::config::{Mention, load};
+use crate::config::{Draft, Mention, load};
 
 /// A link to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,7 +122,9 @@ pub fn append_link(file: &Path, link: &NewLink) -> Result<Appended, AppendError>
     let gap = if text.is_empty() || text.ends_with('\n') { "\n" } else { "\n\n" };
     let text = format!("{text}{gap}{}", rendered(link));
     text.parse::<DocumentMut>().map_err(|_| unfit())?;
-    replace(&target, text.as_bytes()).map_err(|source| AppendError::Write { file: file.to_owned(), source })?;
+    Draft::like(&target, text.as_bytes())
+        .and_then(Draft::put)
+        .map_err(|source| AppendError::Write { file: file.to_owned(), source })?;
     Ok(Appended::Written)
 }
 
@@ -142,18 +143,6 @@ fn rendered(link: &NewLink) -> String {
     let mut document = DocumentMut::new();
     document.insert("link", Item::ArrayOfTables(tables));
     document.to_string()
-}
-
-/// Puts `bytes` in the place of `target` in one step that a power cut cannot tear apart.
-fn replace(target: &Path, bytes: &[u8]) -> io::Result<()> {
-    let dir = target.parent().ok_or_else(|| io::Error::other("the file lies in no folder"))?;
-    // Hidden and without `.toml` at its end, so that a crash here leaves nothing that the next start would read.
-    let mut temp = tempfile::Builder::new().prefix(".link-").suffix(".tmp").tempfile_in(dir)?;
-    temp.as_file().set_permissions(std::fs::metadata(target)?.permissions())?;
-    temp.write_all(bytes)?;
-    temp.as_file().sync_all()?;
-    temp.persist(target).map_err(|err| err.error)?;
-    File::open(dir)?.sync_all()
 }
 
 /// A link name like `wanted`, which may be a chat's title, that is not among `existing`: `home`, else `home-2` and so on.

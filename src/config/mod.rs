@@ -11,6 +11,8 @@
 
 #[macro_use]
 mod schema;
+pub mod draft;
+pub mod edit;
 pub mod faults;
 pub mod home;
 pub mod links;
@@ -22,6 +24,7 @@ mod tests;
 
 use std::path::PathBuf;
 
+pub use draft::Draft;
 pub use faults::{Fault, Faults, Place};
 pub use home::{Home, HomeError};
 pub use links::{AppendError, Appended, NewLink, append_link, free_name};

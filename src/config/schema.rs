@@ -393,6 +393,7 @@ impl Value for Secret {
             Source::Env(name) => format!("{{ env = {name:?} }}"),
             Source::File(path) => format!("{{ file = {:?} }}", path.display().to_string()),
             Source::Credential(name) => format!("{{ credential = {name:?} }}"),
+            Source::Held(_) => return None,
         })
     }
 }
@@ -493,6 +494,9 @@ macro_rules! words {
         pub enum $Name { $($(#[doc = $doc])+ $Word,)+ }
 
         impl $Name {
+            /// Every word that this version runs.
+            pub const ALL: &[Self] = &[$(Self::$Word,)+];
+
             /// The word in the files.
             #[must_use]
             pub fn as_str(self) -> &'static str {

@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::config::{Fault, Place};
 
@@ -19,6 +20,8 @@ pub(super) enum Source {
     Env(String),
     File(PathBuf),
     Credential(String),
+    /// Typed just now: it lies nowhere yet.
+    Held(Arc<str>),
 }
 
 impl fmt::Display for Source {
@@ -27,6 +30,7 @@ impl fmt::Display for Source {
             Self::Env(name) => write!(f, "the environment variable `{name}`"),
             Self::File(path) => write!(f, "the file {}", path.display()),
             Self::Credential(name) => write!(f, "the systemd credential `{name}`"),
+            Self::Held(_) => f.write_str("what was typed"),
         }
     }
 }
@@ -119,10 +123,25 @@ impl Secret {
         Self { source: Source::Credential(name.into()), place: None }
     }
 
+    /// A secret that somebody typed just now, to be tried out before it is put anywhere.
+    #[must_use]
+    pub fn held(text: &SecretValue) -> Self {
+        Self { source: Source::Held(text.expose().into()), place: None }
+    }
+
     /// Where it lies, in words for people: `the environment variable `OPENAI_API_KEY``.
     #[must_use]
     pub fn describe(&self) -> String {
         self.source.to_string()
+    }
+
+    /// Refers a path beneath the folder `from` to the folder `to` instead.
+    pub fn rebase(&mut self, from: &Path, to: &Path) {
+        if let Source::File(path) = &mut self.source
+            && let Ok(rest) = path.strip_prefix(from)
+        {
+            *path = to.join(rest);
+        }
     }
 
     /// Fetches the secret, without the line break at its end.
@@ -149,6 +168,7 @@ impl Secret {
                 let path = Path::new(&folder).join(name);
                 read(&path).map_err(|source| SecretError::Read { from: from.clone(), source })?
             }
+            Source::Held(text) => text.as_bytes().to_vec(),
         };
         if bytes.len() > SECRET_MAX_BYTES {
             return Err(SecretError::TooLong { from });

@@ -324,7 +324,7 @@ fn turn_secs(secs: &Option<u64>) -> Result<(), String> {
 }
 
 /// A URL to which a path can be added. The message does not quote it: people paste keys into URLs.
-fn http_url(text: &str) -> Result<(), String> {
+pub(super) fn http_url(text: &str) -> Result<(), String> {
     let url = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
     match url {
         None => Err("must be a URL that begins with http:// or https://".to_owned()),

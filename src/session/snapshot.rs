@@ -52,6 +52,14 @@ impl Snapshot {
         Ok(snapshot)
     }
 
+    /// Makes the client of the configured model alone; connects to nothing.
+    ///
+    /// # Errors
+    /// The fault that keeps it from being made.
+    pub fn client(config: &Config) -> Result<Arc<dyn ModelClient>, Fault> {
+        model(&config.model)
+    }
+
     /// Makes a snapshot with a given model; a simulation brings its own.
     ///
     /// # Errors

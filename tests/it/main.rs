@@ -8,5 +8,6 @@ mod notices;
 mod pairing;
 mod reports;
 mod rooms;
+mod setup;
 mod spine;
 mod support;

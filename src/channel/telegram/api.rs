@@ -67,7 +67,10 @@ pub struct Api {
 }
 
 /// The account's id: the public half of the token.
-pub(super) fn account_of(token: &Secret) -> Result<String, AccountError> {
+///
+/// # Errors
+/// [`AccountError`], when there is no token or what is there is none.
+pub fn account_of(token: &Secret) -> Result<String, AccountError> {
     let token = token.resolve()?;
     let (id, secret) = token.expose().split_once(':').ok_or(AccountError::NotAToken)?;
     let fits = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';

@@ -55,6 +55,12 @@ impl Home {
         }
     }
 
+    /// Writes no configuration: the test, or what it runs, does.
+    pub(crate) fn unwritten(self) -> Self {
+        self.dirty.set(false);
+        self
+    }
+
     /// Uses this model.
     pub(crate) fn model(self, model: &Model) -> Self {
         let url = model.url();
