@@ -147,6 +147,7 @@ pub(super) async fn run(client: &Client, command: &Command, as_json: bool) -> Re
         }
         Command::Stop => (client.post("/v1/stop", &nothing).await?, "stopping".to_owned()),
         Command::Try
+        | Command::Doctor
         | Command::Setup(_)
         | Command::Config { .. }
         | Command::Serve

@@ -5,6 +5,7 @@ mod ask;
 mod chat;
 mod client;
 mod complain;
+mod doctor;
 mod list;
 mod out;
 mod probe;
@@ -53,6 +54,8 @@ enum Command {
     Serve,
     /// Parse the whole configuration, list every fault, start nothing.
     Check,
+    /// Look at everything this deployment stands on; each finding with its fix. Changes nothing.
+    Doctor,
     /// Say one thing to the running daemon and print its answer.
     Say {
         /// What to say.
@@ -203,6 +206,9 @@ fn command(cli: &Cli) -> Result<Exit, Complaint> {
     match &cli.command {
         Command::Serve => return serve::run(home, runtime()?),
         Command::Check => return serve::check(&home, cli.json),
+        Command::Doctor => {
+            return runtime()?.block_on(doctor::run(&home, cli.home.is_none(), cli.json));
+        }
         Command::Setup(flags) => {
             return runtime()?.block_on(setup::run(&home, flags, &called(cli), cli.json));
         }

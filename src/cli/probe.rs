@@ -9,8 +9,8 @@ use teloxide::payloads::{GetMe, GetWebhookInfo};
 
 use crate::channel::telegram::AccountError;
 use crate::channel::telegram::api::{Api, ApiError, account_of};
-use crate::config::{self, Config, SecretError};
-use crate::domain::{Message, Origin, Role};
+use crate::config::{self, Config, Secret, SecretError};
+use crate::domain::{Clock as _, Message, Origin, Role, SystemClock, Timestamp};
 use crate::model::{ErrorClass, ModelError, Request};
 use crate::session::Snapshot;
 
@@ -152,4 +152,67 @@ fn of_bot(error: &ApiError, api_url: &str) -> Trouble {
 
 fn origin(url: &str) -> String {
     Url::parse(url).map_or_else(|_| "an address that is no URL".to_owned(), |url| url.origin().ascii_serialization())
+}
+
+/// How far this machine's clock is ahead of the server's at `url`, in seconds; none when the server does not say.
+pub(super) async fn clock_ahead_secs(url: &str, deadline: Duration) -> Option<i64> {
+    // No token and no key: any answer carries the date.
+    let response = client_for(url, deadline)?.get(url).send().await.ok()?;
+    let Timestamp(now_ms) = SystemClock::new().now();
+    let date = response.headers().get(reqwest::header::DATE)?.to_str().ok()?;
+    let theirs = jiff::fmt::rfc2822::parse(date).ok()?.timestamp().as_second();
+    Some(now_ms / 1000 - theirs)
+}
+
+/// How many tokens the server says that the model takes at once; none when it does not say.
+pub(super) async fn window(config: &Config, deadline: Duration) -> Option<u64> {
+    let model = &config.model;
+    let base = model.base_url.as_str();
+    let client = client_for(base, deadline)?;
+    let list = json(client.get(format!("{base}/models")), model.api_key.as_ref()).await?;
+    let entries = list["data"].as_array()?;
+    let entry = entries.iter().find(|entry| entry["id"] == model.model.as_str())?;
+    // vLLM, OpenRouter and its like, Groq; then two servers that say it elsewhere.
+    let said = ["max_model_len", "context_length", "context_window"].iter().find_map(|key| entry[key].as_u64());
+    let origin = Url::parse(base).ok()?.origin().ascii_serialization();
+    match entry["owned_by"].as_str() {
+        _ if said.is_some() => said,
+        Some("llamacpp") => {
+            let props = json(client.get(format!("{origin}/props")), model.api_key.as_ref()).await?;
+            props["default_generation_settings"]["n_ctx"].as_u64()
+        }
+        Some("library") => {
+            let loaded = json(client.get(format!("{origin}/api/ps")), model.api_key.as_ref()).await?;
+            let loaded = loaded["models"].as_array()?.iter().find(|entry| entry["model"] == model.model.as_str())?;
+            loaded["context_length"].as_u64()
+        }
+        _ => None,
+    }
+}
+
+/// Most bytes of a list of models; large brokers have long ones.
+const LIST_MAX_BYTES: usize = 8 << 20;
+
+async fn json(request: reqwest::RequestBuilder, key: Option<&Secret>) -> Option<serde_json::Value> {
+    let request = match key {
+        Some(key) => request.bearer_auth(key.resolve().ok()?.expose()),
+        None => request,
+    };
+    let mut response = request.send().await.ok().filter(|response| response.status().is_success())?;
+    let mut body = Vec::new();
+    while let Some(piece) = response.chunk().await.ok()? {
+        if body.len() + piece.len() > LIST_MAX_BYTES {
+            return None;
+        }
+        body.extend_from_slice(&piece);
+    }
+    serde_json::from_slice(&body).ok()
+}
+
+fn client_for(url: &str, deadline: Duration) -> Option<reqwest::Client> {
+    let mut client = reqwest::Client::builder().timeout(deadline).redirect(reqwest::redirect::Policy::none());
+    if url.starts_with("http://") {
+        client = client.no_proxy(); // plain http is for this machine or its network, which no proxy knows
+    }
+    client.build().ok()
 }

@@ -135,6 +135,12 @@ impl Secret {
         self.source.to_string()
     }
 
+    /// Whether what is found depends on the process that looks: its environment, or its credentials.
+    #[must_use]
+    pub fn is_of_process(&self) -> bool {
+        matches!(self.source, Source::Env(_) | Source::Credential(_))
+    }
+
     /// Refers a path beneath the folder `from` to the folder `to` instead.
     pub fn rebase(&mut self, from: &Path, to: &Path) {
         if let Source::File(path) = &mut self.source

@@ -3,6 +3,7 @@
 mod cli_output;
 mod console;
 mod crash;
+mod doctor;
 mod life;
 mod notices;
 mod pairing;
