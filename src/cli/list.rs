@@ -65,26 +65,11 @@ pub(super) async fn run(client: &Client, command: &Command, as_json: bool) -> Re
             (serde_json::to_value(code).unwrap_or_default(), text)
         }
         Command::Links => {
-            let answer: Value = client.get("/v1/links").await?;
-            let text = rows(&answer["links"], "no chat is linked; `midwatch link telegram` makes a code", |link| {
-                let list = |key: &str| {
-                    let items = link[key].as_array().map(Vec::as_slice).unwrap_or_default();
-                    let items: Vec<_> = items
-                        .iter()
-                        .map(|item| item.as_str().map_or_else(|| item.to_string(), ToOwned::to_owned))
-                        .collect();
-                    if items.is_empty() { "nothing".to_owned() } else { items.join(", ") }
-                };
-                format!(
-                    "{}  {} chat {}  senders {}  mention {}  may {}",
-                    word(link, "name"),
-                    word(link, "channel"),
-                    word(link, "chat"),
-                    list("senders"),
-                    word(link, "mention"),
-                    list("allow")
-                )
-            });
+            let mut answer: Value = client.get("/v1/links").await?;
+            for link in answer["links"].as_array_mut().into_iter().flatten() {
+                link["trouble"] = trouble(link).into();
+            }
+            let text = rows(&answer["links"], "no chat is linked; `midwatch link telegram` makes a code", one_link);
             (answer, text)
         }
         Command::Sessions { act: None } => {
@@ -188,6 +173,44 @@ fn word(value: &Value, key: &str) -> String {
         Value::String(text) => text.clone(),
         other => other.to_string(),
     }
+}
+
+/// What keeps a link from being of use.
+fn trouble(link: &Value) -> Vec<String> {
+    let is_empty = |key: &str| link[key].as_array().is_none_or(Vec::is_empty);
+    let mut trouble = Vec::new();
+    if is_empty("senders") {
+        trouble.push("nobody may speak here: add numeric ids to its senders, then `midwatch reload`".to_owned());
+    }
+    if is_empty("allow") {
+        trouble.push("no tool may be used here: allow = [\"read_file\"] grants one, then `midwatch reload`".to_owned());
+    }
+    trouble
+}
+
+/// A link on one line, and each trouble with it on one more.
+fn one_link(link: &Value) -> String {
+    let list = |key: &str, none: &str| {
+        let items = link[key].as_array().map(Vec::as_slice).unwrap_or_default();
+        let items: Vec<_> =
+            items.iter().map(|item| item.as_str().map_or_else(|| item.to_string(), ToOwned::to_owned)).collect();
+        if items.is_empty() { none.to_owned() } else { items.join(", ") }
+    };
+    let kind = if link["chat"].as_i64().is_some_and(|chat| chat < 0) { "group" } else { "private chat" };
+    let hears = if link["mention"] == "required" { "what is meant for the bot" } else { "every message" };
+    let mut text = format!(
+        "{}: {} {} on {}, hears {hears} of {}, may {}",
+        word(link, "name"),
+        kind,
+        word(link, "chat"),
+        word(link, "channel"),
+        list("senders", "nobody"),
+        list("allow", "only talk")
+    );
+    for trouble in link["trouble"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        text.push_str(&format!("\n  {trouble}"));
+    }
+    text
 }
 
 /// One message as people read it.

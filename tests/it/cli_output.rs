@@ -8,6 +8,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 use tokio::time::timeout;
 
+use crate::spine::{ANN, BOB, GROUP};
 use crate::support::PATIENCE;
 use crate::support::daemon::{Daemon, cli};
 use crate::support::home::Home;
@@ -127,6 +128,29 @@ async fn what_went_wrong_is_said_and_has_its_exit_code() {
     assert_eq!(failed.code, Some(1));
     assert!(failed.stderr.starts_with("turn-2 failed: auth: "), "beside the chat's sentence, the cause: {failed:?}");
     assert!(failed.stderr.contains("401"), "{failed:?}");
+    assert_eq!(daemon.stop().await, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn links_say_who_may_what_and_what_keeps_them_from_being_of_use() {
+    let (telegram, model) = (Telegram::start().await, Model::start().await);
+    let home = Home::new().model(&model).telegram(&telegram);
+    let home = home.link("home", ANN, &[ANN]).grant("home", &["read_file(notes/**)", "list_files"]);
+    let home =
+        home.link("club", GROUP, &[ANN, BOB]).link("mute", GROUP - 1, &[]).link_line("mute", "mention = \"always\"");
+    let mut daemon = Daemon::start(&home).await;
+    insta::assert_snapshot!(cli(&home, &["links"]).await.stdout, @r#"
+home: private chat 501 on telegram, hears every message of 501, may read_file(notes/**), list_files
+club: group -1001000 on telegram, hears what is meant for the bot of 501, 502, may only talk
+  no tool may be used here: allow = ["read_file"] grants one, then `midwatch reload`
+mute: group -1001001 on telegram, hears every message of nobody, may only talk
+  nobody may speak here: add numeric ids to its senders, then `midwatch reload`
+  no tool may be used here: allow = ["read_file"] grants one, then `midwatch reload`
+"#);
+    let links = cli(&home, &["--json", "links"]).await.json();
+    let troubles: Vec<_> =
+        links["links"].as_array().unwrap().iter().map(|l| l["trouble"].as_array().unwrap().len()).collect();
+    assert_eq!(troubles, [0, 1, 2]);
     assert_eq!(daemon.stop().await, Some(0));
 }
 
