@@ -164,6 +164,17 @@ pub(super) async fn clock_ahead_secs(url: &str, deadline: Duration) -> Option<i6
     Some(now_ms / 1000 - theirs)
 }
 
+/// The names of the models that a server of the OpenAI kind says it has, in its order; none when it does not say.
+pub(super) async fn model_names(base_url: &str, key: Option<&Secret>, deadline: Duration) -> Vec<String> {
+    let base = base_url.trim_end_matches('/');
+    let Some(client) = client_for(base, deadline) else { return Vec::new() };
+    let list = json(client.get(format!("{base}/models")), key).await.unwrap_or_default();
+    let entries = list["data"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let names = entries.iter().filter_map(|entry| entry["id"].as_str());
+    // A name goes to the terminal: no sign in it may move the cursor.
+    names.filter(|name| !name.chars().any(char::is_control)).map(str::to_owned).collect()
+}
+
 /// How many tokens the server says that the model takes at once; none when it does not say.
 pub(super) async fn window(config: &Config, deadline: Duration) -> Option<u64> {
     let model = &config.model;

@@ -140,7 +140,7 @@ async fn settle_model(home: &Home, old: &plan::Old, flags: &Flags) -> Result<(Mo
     out::note("1. The model");
     let mut before: Option<ModelAnswers> = None;
     loop {
-        let model = answers::ask_model(home, old, flags, before.as_ref())?;
+        let model = answers::ask_model(home, old, flags, before.as_ref()).await?;
         let trouble = match Plan::make(home, old, &model, None, &[])?.parsed(home) {
             Err(complaint) => {
                 out::note(format_args!("   {}", complaint.text()));

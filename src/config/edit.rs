@@ -30,6 +30,16 @@ pub enum Lies {
 }
 
 impl Lies {
+    /// The handle, with `base` as the configuration's folder.
+    #[must_use]
+    pub fn secret(&self, base: &Path) -> Secret {
+        match self {
+            Self::Env(name) => Secret::env(name),
+            Self::File(path) => Secret::file(base.join(path)),
+            Self::Credential(name) => Secret::credential(name),
+        }
+    }
+
     /// Where a configured secret lies; a file beneath `base` is written relative to it.
     #[must_use]
     pub fn of(secret: &Secret, base: &Path) -> Option<Self> {

@@ -1,15 +1,22 @@
 //! `setup`: from an empty folder to the first answer, and everything that must not happen on the way.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on may only panic")]
 
+use std::fs::File;
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use rustix::pty::OpenptFlags;
+use rustix::termios::{LocalModes, tcgetattr};
 
 use crate::spine::{ANN, ends_well};
-use crate::support::assert_no_secrets;
 use crate::support::daemon::{Daemon, Output, cli, cli_with_input};
 use crate::support::home::Home;
 use crate::support::model::{self, Model, Reply};
 use crate::support::telegram::{self, Telegram};
+use crate::support::{assert_no_secrets, eventually};
 
 async fn counterparts() -> (Telegram, Model, Home) {
     let telegram = Telegram::start().await;
@@ -282,13 +289,13 @@ async fn a_talk_tries_each_answer_out_and_puts_what_was_typed_into_files_of_its_
         "",
         "127.0.0.1",
         &base,
-        model::NAME,
         "sk-wrong",
+        "",
         "a",
         "",
         "",
-        "",
         model::KEY,
+        "",
         "4242:OTHERTOKEN-SECRET",
         "a",
         telegram::TOKEN,
@@ -299,19 +306,21 @@ async fn a_talk_tries_each_answer_out_and_puts_what_was_typed_into_files_of_its_
     .join("\n");
     let talked = cli_with_input(&home, &flags, &input).await;
     assert_eq!(talked.code, Some(0), "{talked:?}");
-    insta::assert_snapshot!(masked(&talked.stderr, &home, &telegram, &model), @"
+    insta::assert_snapshot!(masked(&talked.stderr, &home, &telegram, &model), @r#"
 This sets midwatch up in HOME/config. Nothing is written before the end; Ctrl-C leaves all as it is.
 
 1. The model
    openai: any server that speaks OpenAI's chat completions: OpenAI, Ollama, llama.cpp, vLLM, …
    rehearsal: built in, no language model, no key
    Which [openai]:    The server [http://127.0.0.1:11434/v1]:    it must be a URL that begins with http:// or https://
-   The server [http://127.0.0.1:11434/v1]:    The model's name, as the server knows it [qwen3:8b]:    The key (not shown while you type; or env:NAME, file:PATH; empty: none is needed):    asking it for one word, 60 s at most …
+   The server [http://127.0.0.1:11434/v1]:    The key (not shown while you type; or env:NAME, file:PATH; empty: none is needed):    it has fake-model
+   The model's name, as the server knows it [fake-model]:    asking it for one word, 60 s at most …
    the model did not answer: auth: HTTP 401: Incorrect API key provided. (invalid_api_key invalid_request_error)
    look at the key: is it whole, is it valid, and is it one of this server?
    Answer again, keep it as it is, or quit? (a/k/q) [a]:    openai: any server that speaks OpenAI's chat completions: OpenAI, Ollama, llama.cpp, vLLM, …
    rehearsal: built in, no language model, no key
-   Which [openai]:    The server [MODEL]:    The model's name, as the server knows it [fake-model]:    The key (not shown while you type; or env:NAME, file:PATH; empty: none is needed):    asking it for one word, 60 s at most …
+   Which [openai]:    The server [MODEL]:    The key (not shown while you type; or env:NAME, file:PATH; empty: none is needed):    it has fake-model
+   The model's name, as the server knows it [fake-model]:    asking it for one word, 60 s at most …
    ok: it answers
 
 2. Telegram
@@ -327,7 +336,7 @@ This sets midwatch up in HOME/config. Nothing is written before the end; Ctrl-C 
    `midwatch status` shows it; then run this again.
    Your numeric id on Telegram [later]:    digits alone: a name can be released and taken by someone else
    Your numeric id on Telegram [later]:
-");
+"#);
     assert_no_secrets("what was shown", &(talked.stdout.clone() + &talked.stderr));
     assert_eq!(
         written(&home),
@@ -343,7 +352,7 @@ This sets midwatch up in HOME/config. Nothing is written before the end; Ctrl-C 
 async fn an_input_that_ends_in_the_middle_leaves_nothing() {
     let (telegram, model, home) = counterparts().await;
     let base = model.url();
-    let input = ["openai", &base, model::NAME, model::KEY, telegram::TOKEN].join("\n");
+    let input = ["openai", &base, model::KEY, model::NAME, telegram::TOKEN].join("\n");
     let lines: Vec<&str> = input.lines().collect();
     for end in 0..=lines.len() {
         let input: String = lines[..end].iter().map(|line| format!("{line}\n")).collect();
@@ -355,4 +364,69 @@ async fn an_input_that_ends_in_the_middle_leaves_nothing() {
         );
         assert_eq!(written(&home), Vec::<String>::new(), "{end}");
     }
+}
+
+/// A terminal with `midwatch setup` in it.
+struct Terminal {
+    child: std::process::Child,
+    keys: File,
+    slave: File,
+    shown: Arc<Mutex<String>>,
+}
+
+impl Terminal {
+    fn open(home: &Home, args: &[&str]) -> Self {
+        let master = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+        rustix::pty::grantpt(&master).unwrap();
+        rustix::pty::unlockpt(&master).unwrap();
+        let name = rustix::pty::ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
+        let slave = File::options().read(true).write(true).open(name).unwrap();
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_midwatch"));
+        command.env_clear().env("HOME", home.path()).arg("--home").arg(home.path()).args(args);
+        command.stdin(slave.try_clone().unwrap()).stdout(slave.try_clone().unwrap()).stderr(slave.try_clone().unwrap());
+        let (keys, shown) = (File::from(master), Arc::new(Mutex::new(String::new())));
+        let (mut screen, writing) = (keys.try_clone().unwrap(), Arc::clone(&shown));
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(length) = screen.read(&mut buffer) {
+                writing.lock().unwrap().push_str(&String::from_utf8_lossy(&buffer[..length]));
+            }
+        });
+        Self { child: command.spawn().unwrap(), keys, slave, shown }
+    }
+
+    /// Waits until the screen shows `text` after all that was waited for before, then types.
+    async fn types(&mut self, seen: &mut usize, text: &str, keys: &str) {
+        let shown = Arc::clone(&self.shown);
+        let found = || shown.lock().unwrap()[*seen..].find(text).map(|at| *seen + at + text.len());
+        *seen = eventually(&format!("{text} on the screen"), found).await;
+        self.keys.write_all(keys.as_bytes()).unwrap();
+    }
+
+    fn shows_keys(&self) -> bool {
+        tcgetattr(&self.slave).unwrap().local_modes.contains(LocalModes::ECHO)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_terminal_does_not_show_a_secret_and_speaks_again_after_ctrl_c() {
+    let (telegram, model, home) = counterparts().await;
+    let mut terminal = Terminal::open(&home, &["setup", "--telegram-api-url", &telegram.url()]);
+    let mut seen = 0;
+    terminal.types(&mut seen, "Which [openai]: ", "\n").await;
+    terminal.types(&mut seen, "The server [", &format!("{}\n", model.url())).await;
+    terminal.types(&mut seen, "none is needed): ", &format!("wrong\x15{}\r", model::KEY)).await;
+    terminal.types(&mut seen, "it has fake-model", "").await;
+    terminal.types(&mut seen, "as the server knows it [fake-model]: ", "\n").await;
+    terminal.types(&mut seen, "ok: it answers", "").await;
+    terminal.types(&mut seen, "empty: no Telegram): ", "").await;
+    assert!(!terminal.shows_keys(), "the terminal is silent while a secret is asked for");
+    terminal.keys.write_all(format!("{}\x03", telegram::TOKEN).as_bytes()).unwrap();
+    let ended = eventually("the end of setup", || terminal.child.try_wait().unwrap()).await;
+    assert_eq!(ended.signal(), Some(2), "as a shell expects of Ctrl-C");
+    assert!(terminal.shows_keys(), "the terminal speaks again");
+    let shown = terminal.shown.lock().unwrap().clone();
+    assert_no_secrets("the screen", &shown);
+    assert!(shown.contains("fake-model"), "what is no secret was shown: {shown}");
+    assert_eq!(written(&home), Vec::<String>::new());
 }

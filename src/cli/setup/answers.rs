@@ -1,18 +1,23 @@
 //! The answers: from flags, or asked for.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::Flags;
 use super::plan::Old;
 use crate::cli::complain::{Complaint, Exit};
-use crate::cli::{ask, out};
+use crate::cli::{ask, out, probe};
 use crate::config::edit::{self, BotAnswers, Lies, ModelAnswers};
-use crate::config::{Home, Provider, SecretValue};
+use crate::config::{Home, Provider, Secret, SecretValue};
 
 /// Where a key that was typed is put, beneath the configuration's folder.
 const MODEL_KEY: &str = "secrets/model.key";
 /// The same for the bot's token.
 const BOT_TOKEN: &str = "secrets/telegram.token";
+
+/// How long a server is asked for the names of its models; without an answer a person types one anyway.
+const NAMES_WAIT: Duration = Duration::from_secs(5);
+const NAMES_SHOWN: usize = 20;
 
 /// A secret as it was given.
 #[derive(Debug)]
@@ -172,7 +177,7 @@ pub(super) fn bot_of_flags(home: &Home, old: &Old, flags: &Flags) -> Result<Opti
 ///
 /// # Errors
 /// When the input ends.
-pub(super) fn ask_model(
+pub(super) async fn ask_model(
     home: &Home,
     old: &Old,
     flags: &Flags,
@@ -208,30 +213,52 @@ pub(super) fn ask_model(
             })?
         }
     };
-    let model = match flag(&flags.model) {
-        Some(model) => model,
-        None => {
-            let default = was.and_then(|was| was.model.as_deref()).or(about.model);
-            ask::until("   The model's name, as the server knows it", default, |answer| match answer {
-                "" => Err("it cannot be empty".to_owned()),
-                name => Ok(name.to_owned()),
-            })?
-        }
-    };
     let key = match key_of_flags(home, flags)?.filter(|_| before.is_none()) {
         Some(key) => Some(key),
         None => {
             // A key stays with its server.
-            let stays = configured.filter(|configured| configured.base_url.as_ref() == Some(&base_url));
-            match stays.and_then(|configured| configured.api_key).filter(|_| before.is_none()) {
+            let stays = configured.as_ref().filter(|configured| configured.base_url.as_ref() == Some(&base_url));
+            match stays.and_then(|configured| configured.api_key.clone()).filter(|_| before.is_none()) {
                 Some(key) => ask_secret("   The key", MODEL_KEY, Some("as it is now"))?.or(Some(Given::Named(key))),
                 None if about.needs_key => ask_secret("   The key", MODEL_KEY, None)?,
                 None => ask_secret("   The key", MODEL_KEY, Some("none is needed"))?,
             }
         }
     };
+    let model = match flag(&flags.model) {
+        Some(model) => model,
+        None => {
+            let names = match provider {
+                Provider::OpenAi if !flags.no_verify => known_names(home, &base_url, key.as_ref()).await,
+                _ => Vec::new(),
+            };
+            let only = Some(&names).filter(|names| names.len() == 1).and_then(|names| names.first());
+            let example = about.model.filter(|_| names.is_empty());
+            let default = was.and_then(|was| was.model.as_deref()).or(only.map(String::as_str)).or(example);
+            ask::until("   The model's name, as the server knows it", default, |answer| match answer {
+                "" => Err("it cannot be empty".to_owned()),
+                name => Ok(name.to_owned()),
+            })?
+        }
+    };
     let api_key = key.as_ref().map(Given::lies);
     Ok((ModelAnswers { provider, model: Some(model), base_url: Some(base_url), api_key }, key))
+}
+
+/// The models that the server says it has, shown as far as a screen takes them.
+async fn known_names(home: &Home, base_url: &str, key: Option<&Given>) -> Vec<String> {
+    let secret = key.map(|key| match key {
+        Given::Named(lies) => lies.secret(&home.config),
+        Given::Typed { value, .. } => Secret::held(value),
+    });
+    let names = probe::model_names(base_url, secret.as_ref(), NAMES_WAIT).await;
+    if !names.is_empty() {
+        let more =
+            if names.len() > NAMES_SHOWN { format!(" and {} more", names.len() - NAMES_SHOWN) } else { String::new() };
+        let shown: Vec<_> = names.iter().take(NAMES_SHOWN).map(String::as_str).collect();
+        out::note(format_args!("   it has {}{more}", shown.join(", ")));
+    }
+    names
 }
 
 /// Asks about the bot; none when there is to be none.
