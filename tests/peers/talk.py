@@ -16,6 +16,7 @@ import textwrap
 import time
 import traceback
 
+import setup_talk
 from stage import EVE, HERE, KEY, TOKEN, Midwatch, Model, Stuck, Telegram, wait_for
 
 MAIN_TOML = """\
@@ -336,6 +337,8 @@ def main():
     began = time.monotonic()
     shutil.rmtree(args.out, ignore_errors=True)
     args.out.mkdir(parents=True)
+    new = setup_talk.play(args.midwatch, args.out / "setup")
+    print("\n-- the long talk")
     midwatch = Midwatch(args.midwatch, args.out)
     counterparts = []
     talk, broken = None, 0
@@ -361,6 +364,7 @@ def main():
         for counterpart in counterparts:
             counterpart.end(patience=5)
     passed, failed = (talk.passed, talk.failed + broken) if talk else (0, 1)
+    passed, failed = passed + new[0], failed + new[1]
     if failed:
         if midwatch.daemon:
             print(f"\n-- the end of the daemon's log ({midwatch.daemon.log})\n{midwatch.daemon.tail()}")
