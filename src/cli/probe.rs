@@ -9,7 +9,7 @@ use teloxide::payloads::{GetMe, GetWebhookInfo};
 
 use crate::channel::telegram::AccountError;
 use crate::channel::telegram::api::{Api, ApiError, account_of};
-use crate::config::{self, Config, Secret, SecretError};
+use crate::config::{self, Model, Secret, SecretError};
 use crate::domain::{Clock as _, Message, Origin, Role, SystemClock, Timestamp};
 use crate::model::{ErrorClass, ModelError, Request};
 use crate::session::Snapshot;
@@ -46,23 +46,23 @@ impl From<SecretError> for Trouble {
 ///
 /// # Errors
 /// What kept it from answering.
-pub(super) async fn model(config: &Config, deadline: Duration) -> Result<bool, Trouble> {
-    if let Some(key) = &config.model.api_key {
+pub(super) async fn model(model: &Model, deadline: Duration) -> Result<bool, Trouble> {
+    if let Some(key) = &model.api_key {
         key.resolve()?;
     }
-    let client = Snapshot::client(config).map_err(|fault| Trouble { what: fault.message, cure: fault.hint })?;
+    let client = Snapshot::client(model).map_err(|fault| Trouble { what: fault.message, cure: fault.hint })?;
     let request = Request {
         system: "Answer with the one word: ready".to_owned(),
         messages: vec![Message::text(Role::User, "Are you there?".to_owned(), Origin::Operator)],
         tools: Vec::new(),
-        max_output_tokens: ANSWER_MAX_TOKENS.min(config.model.max_output_tokens),
+        max_output_tokens: ANSWER_MAX_TOKENS.min(model.max_output_tokens),
         tool_use: false,
     };
     let began = AtomicBool::new(false);
     let on_text = |_: &str| began.store(true, Ordering::Relaxed);
     match tokio::time::timeout(deadline, client.attempt(&request, &on_text)).await {
         Ok(Ok(_)) => Ok(true),
-        Ok(Err(error)) => Err(of_model(&error, &config.model.base_url)),
+        Ok(Err(error)) => Err(of_model(&error, &model.base_url)),
         Err(_) if began.load(Ordering::Relaxed) => Ok(false),
         Err(_) => Err(Trouble::new(
             format!("the model did not begin to answer within {} s", deadline.as_secs()),
@@ -176,8 +176,7 @@ pub(super) async fn model_names(base_url: &str, key: Option<&Secret>, deadline: 
 }
 
 /// How many tokens the server says that the model takes at once; none when it does not say.
-pub(super) async fn window(config: &Config, deadline: Duration) -> Option<u64> {
-    let model = &config.model;
+pub(super) async fn window(model: &Model, deadline: Duration) -> Option<u64> {
     let base = model.base_url.as_str();
     let client = client_for(base, deadline)?;
     let list = json(client.get(format!("{base}/models")), model.api_key.as_ref()).await?;

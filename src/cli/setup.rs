@@ -151,7 +151,7 @@ async fn settle_model(home: &Home, old: &plan::Old, flags: &Flags) -> Result<(Mo
             Ok(mut config) => {
                 hold(&mut config, &model, None);
                 out::note(format_args!("   asking it for one word, {} s at most …", MODEL_WAIT.as_secs()));
-                probe::model(&config, MODEL_WAIT).await.err()
+                probe::model(&config.model, MODEL_WAIT).await.err()
             }
         };
         match trouble {
@@ -247,7 +247,7 @@ async fn verify_all(config: &Config) -> Result<Option<Bot>, Complaint> {
     let model = async {
         match config.model.provider {
             Provider::Rehearsal => Ok(()),
-            _ => probe::model(config, MODEL_WAIT).await.map(|_| ()),
+            _ => probe::model(&config.model, MODEL_WAIT).await.map(|_| ()),
         }
     };
     let bot = async {

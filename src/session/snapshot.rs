@@ -52,12 +52,12 @@ impl Snapshot {
         Ok(snapshot)
     }
 
-    /// Makes the client of the configured model alone; connects to nothing.
+    /// Makes the client of one configured model; connects to nothing.
     ///
     /// # Errors
     /// The fault that keeps it from being made.
-    pub fn client(config: &Config) -> Result<Arc<dyn ModelClient>, Fault> {
-        model(&config.model)
+    pub fn client(settings: &Model) -> Result<Arc<dyn ModelClient>, Fault> {
+        model(settings)
     }
 
     /// Makes a snapshot with a given model; a simulation brings its own.

@@ -189,7 +189,7 @@ async fn what_is_wrong_is_found_with_its_fix() {
             spoil(|_, _, home| home.set("model", "api_key", "{ env = \"NOT_SET\" }")),
             "fault",
             "secrets",
-            "the model's key: the environment variable `NOT_SET` is not set",
+            "the key of fake-model: the environment variable `NOT_SET` is not set",
             "set it where the daemon starts",
         ),
         (
@@ -202,7 +202,7 @@ async fn what_is_wrong_is_found_with_its_fix() {
             }),
             "warn",
             "secrets",
-            "the model's key: the secret's file HOME/config/key is open to others",
+            "the key of fake-model: the secret's file HOME/config/key is open to others",
             "chmod 600 HOME/config/key",
         ),
         (
@@ -299,6 +299,18 @@ async fn what_is_wrong_is_found_with_its_fix() {
             "model",
             "the model did not answer: network: ",
             "does the server run",
+        ),
+        (
+            "a model that would not stand in",
+            spoil(|_, _, home| {
+                home.toml(
+                    "[[model.fallback]]\nprovider = \"openai\"\nmodel = \"other\"\nbase_url = \"http://127.0.0.1:9/v1\"\n",
+                )
+            }),
+            "warn",
+            "fallback",
+            "other: the model did not answer: network: ",
+            "is http://SERVER/v1 its address",
         ),
         (
             "a key that is refused",

@@ -43,7 +43,8 @@ pub(super) fn configuration(home: &Home, loaded: &Result<Snapshot, Faults>) -> V
 
 /// Every secret is there and its owner's alone. A variable that is missing here may be there for the daemon.
 pub(super) fn secrets(config: &Config, daemon_runs: bool) -> Vec<Finding> {
-    let key = config.model.api_key.iter().map(|key| ("the model's key".to_owned(), key));
+    let models = std::iter::once(&config.model).chain(&config.fallback);
+    let key = models.filter_map(|model| Some((format!("the key of {}", model.model), model.api_key.as_ref()?)));
     let tokens = config.telegram.iter().map(|account| (format!("the token of {}", account.name), &account.token));
     let all: Vec<_> = key.chain(tokens).collect();
     let mut findings: Vec<_> =

@@ -4,7 +4,7 @@ use futures_util::future::join_all;
 
 use super::{Finding, LOOK_MAX, Level};
 use crate::cli::probe::{self, Bot};
-use crate::config::{Config, Mention, Provider, Telegram};
+use crate::config::{Config, Mention, Model, Provider, Telegram};
 
 /// A clock that is further off signs and reads times wrongly.
 const SKEW_MAX_SECS: u64 = 60;
@@ -13,41 +13,48 @@ const SKEW_MAX_SECS: u64 = 60;
 pub(super) async fn look(config: Option<&Config>) -> Vec<Finding> {
     let Some(config) = config else { return Vec::new() };
     let bots = join_all(config.telegram.iter().map(bot));
-    let (model, bots, clock) = tokio::join!(model(config), bots, clock(config));
-    let bots = bots.into_iter().flatten();
-    model.into_iter().chain(bots).chain(clock).collect()
+    let others = join_all(config.fallback.iter().map(|other| model(config, other, "fallback")));
+    let (main, others, bots, clock) = tokio::join!(model(config, &config.model, "model"), others, bots, clock(config));
+    let others = others.into_iter().zip(&config.fallback).flat_map(|(findings, model)| {
+        findings.into_iter().map(|finding| match finding.level {
+            // The first model answers without it; somebody should know before it is needed.
+            Level::Fault => {
+                Finding { level: Level::Warn, what: format!("{}: {}", model.model, finding.what), ..finding }
+            }
+            _ => finding,
+        })
+    });
+    main.into_iter().chain(others).chain(bots.into_iter().flatten()).chain(clock).collect()
 }
 
-async fn model(config: &Config) -> Vec<Finding> {
-    const TOPIC: &str = "model";
-    let model = &config.model;
+async fn model(config: &Config, model: &Model, topic: &str) -> Vec<Finding> {
     if model.provider == Provider::Rehearsal {
         let what = "the rehearsal model answers, which is built in and no language model";
-        return vec![Finding::warn(TOPIC, what, "`midwatch setup` puts a real one in its place")];
+        return vec![Finding::warn(topic, what, "`midwatch setup` puts a real one in its place")];
     }
     if model.api_key.as_ref().is_some_and(|key| key.resolve().is_err()) {
         return Vec::new(); // told among the secrets; whether it matters depends on where the daemon runs
     }
-    let mut findings = match probe::model(config, LOOK_MAX).await {
-        Ok(true) => vec![Finding::ok(TOPIC, format!("{} answers", model.model))],
+    let mut findings = match probe::model(model, LOOK_MAX).await {
+        Ok(true) => vec![Finding::ok(topic, format!("{} answers", model.model))],
         Ok(false) => vec![Finding::warn(
-            TOPIC,
+            topic,
             format!("{} answers, but one word took longer than {} s", model.model, LOOK_MAX.as_secs()),
             "a smaller model, or a faster machine",
         )],
-        Err(trouble) => return vec![Finding::of(Level::Fault, TOPIC, trouble)],
+        Err(trouble) => return vec![Finding::of(Level::Fault, topic, trouble)],
     };
     // After the answer: a local server knows its window only once the model is loaded.
-    findings.extend(window(config).await);
+    findings.extend(window(config, model).await);
     findings
 }
 
 /// Whether the configured window is one that the server has, and one that a turn can use.
-async fn window(config: &Config) -> Option<Finding> {
+async fn window(config: &Config, model: &Model) -> Option<Finding> {
     const TOPIC: &str = "window";
-    let (model, limits) = (&config.model, &config.limits);
+    let limits = &config.limits;
     let ours = u64::from(model.context_window);
-    let theirs = probe::window(config, LOOK_MAX).await;
+    let theirs = probe::window(model, LOOK_MAX).await;
     if let Some(theirs) = theirs.filter(|theirs| *theirs < ours) {
         return Some(Finding::fault(
             TOPIC,

@@ -169,8 +169,9 @@ impl Plan {
         match (config, faults.first()) {
             (Some(mut config), None) => {
                 // A path beneath the configuration's folder means the real one.
-                for secret in config.model.api_key.iter_mut().chain(config.telegram.iter_mut().map(|it| &mut it.token))
-                {
+                let models = std::iter::once(&mut config.model).chain(&mut config.fallback);
+                let keys = models.filter_map(|model| model.api_key.as_mut());
+                for secret in keys.chain(config.telegram.iter_mut().map(|account| &mut account.token)) {
                     secret.rebase(&staged.config, &home.config);
                 }
                 Ok(config)
