@@ -110,6 +110,7 @@ pub(super) async fn run(home: &Home, flags: &Flags, midwatch: &str, json: bool) 
     let next = next_commands(midwatch, bot.is_some(), runs);
     if json {
         let bot = told.as_ref().map(|bot: &Bot| &bot.name);
+        let next: Vec<_> = next.into_iter().map(|(command, _)| command).collect();
         out::line(json!({ "written": plan.written(), "unchanged": plan.unchanged(), "bot": bot, "next": next }))?;
         return Ok(Exit::Done);
     }

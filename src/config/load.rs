@@ -112,8 +112,10 @@ impl Load<'_> {
         let path = self.home.config_file();
         if matches!(path.try_exists(), Ok(false)) {
             let fault = Fault::in_file(&path, "there is no such file");
-            self.faults
-                .push(fault.with_hint(format!("`midwatch config example` prints one; save it as {}", path.display())));
+            self.faults.push(fault.with_hint(format!(
+                "`midwatch setup` writes it; `midwatch config example` prints one to save as {}",
+                path.display()
+            )));
             return None;
         }
         let text = self.text(&path)?;

@@ -308,7 +308,7 @@ fn no_message_holds_what_may_be_a_secret() {
 fn files_that_cannot_be_read_are_faults() {
     insta::assert_snapshot!(faults(&[]), @"
 error: HOME/config/midwatch.toml: there is no such file
-hint: `midwatch config example` prints one; save it as HOME/config/midwatch.toml
+hint: `midwatch setup` writes it; `midwatch config example` prints one to save as HOME/config/midwatch.toml
 ");
     let (dir, home) = home(&[("midwatch.toml", MODEL), ("channels/big.toml", &" ".repeat(1024 * 1024 + 1))]);
     std::fs::create_dir(home.channels_dir().join("folder.toml")).unwrap();
