@@ -102,6 +102,7 @@ pub(super) async fn run(home: &Home, flags: &Flags, midwatch: &str, json: bool) 
             out::note(format_args!("hint: {hint}"));
         }
     }
+    old.still_holds(home)?;
     plan.write(home)?;
     let runs = match Client::connect(home) {
         Ok(client) => client.get::<serde_json::Value>("/v1/status").await.is_ok(),

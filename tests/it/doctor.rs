@@ -477,7 +477,10 @@ async fn a_unit_that_does_not_fit_is_found() {
     let unit = home.path().join(".config/systemd/user/midwatch.service");
     std::fs::create_dir_all(unit.parent().unwrap()).unwrap();
     let text = |stop: &str, home_dir: &str| {
-        format!("[Service]\nExecStart=%h/bin/midwatch --home {home_dir} serve\nTimeoutStopSec={stop}\n")
+        format!(
+            "[Service]\nExecStart=%h/bin/midwatch --home {home_dir} serve\nTimeoutStopSec={stop}\n\
+             Environment=OPENAI_API_KEY=x\n"
+        )
     };
     let ours = home.path().display().to_string();
     std::fs::write(&unit, text("25", &ours)).unwrap();
@@ -486,12 +489,14 @@ async fn a_unit_that_does_not_fit_is_found() {
     assert_eq!(found[0].0, "HOME/.config/systemd/user/midwatch.service starts HOME/bin/midwatch, which is not there");
     assert!(found[1].0.contains("TimeoutStopSec (25 s) is less than drain_secs (20) and 10 s to close"), "{found:?}");
     assert!(found[1].1.starts_with("TimeoutStopSec=45 "), "{found:?}");
+    assert_eq!(found[2].0, "the unit passes no TELEGRAM_BOT_TOKEN on, where a secret is looked for");
+    assert_eq!(found.len(), 3, "the other variable is passed on: {found:?}");
 
     std::fs::create_dir_all(home.path().join("bin")).unwrap();
     std::fs::write(home.path().join("bin/midwatch"), "").unwrap();
     let more = home.path().join(".config/systemd/user/midwatch.service.d/more.conf");
     std::fs::create_dir_all(more.parent().unwrap()).unwrap();
-    std::fs::write(more, "[Service]\nTimeoutStopSec=1min\n").unwrap();
+    std::fs::write(more, "[Service]\nTimeoutStopSec=1min\nEnvironmentFile=%h/environment\n").unwrap();
     assert!(
         findings(&home, "ok", "service").await.1[0].0.contains("is installed"),
         "what was added to the unit counts"

@@ -281,6 +281,31 @@ hint: --overwrite changes these lines and keeps everything else
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_link_that_the_daemon_adds_meanwhile_is_not_lost() {
+    let (telegram, model, home) = counterparts().await;
+    let all = flags(&telegram, &model);
+    assert_eq!(setup(&home, &all).await.code, Some(0));
+    let mut daemon = Daemon::start(&home).await;
+    let next = cli(&home, &["--json", "setup", "--yes"]).await.json()["next"][0].clone();
+    assert!(next.as_str().unwrap().ends_with(" reload"), "a running daemon reads the files again: {next}");
+    model.queue(Reply::text("ready").held());
+    let before = model.requests().len();
+    let linked = async {
+        eventually("the model is asked", || (model.requests().len() > before).then_some(())).await;
+        let code = cli(&home, &["link", "telegram"]).await.stdout;
+        telegram.says(ANN, ANN, code.lines().find(|line| line.starts_with("/link ")).unwrap());
+        telegram.next_sent(ANN).await;
+        model.release();
+    };
+    let (late, ()) = tokio::join!(cli(&home, &["setup", "--yes", "--operator", "502", "--overwrite"]), linked);
+    assert_eq!(late.code, Some(1), "{late:?}");
+    assert!(late.stderr.contains("telegram.toml was changed meanwhile; nothing was written"), "{late:?}");
+    assert!(config(&home, "channels/telegram.toml").contains("[[link]]"));
+    assert!(!config(&home, "midwatch.toml").contains("502"));
+    assert_eq!(daemon.stop().await, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_talk_tries_each_answer_out_and_puts_what_was_typed_into_files_of_its_own() {
     let (telegram, model, home) = counterparts().await;
     let (api, base) = (telegram.url(), model.url());

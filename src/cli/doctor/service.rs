@@ -8,6 +8,7 @@ use super::{Finding, LOOK_MAX, Level};
 use crate::cli::client::Client;
 use crate::cli::complain::Exit;
 use crate::cli::probe::Trouble;
+use crate::config::edit::Lies;
 use crate::config::{Config, Home, Supervisor};
 
 /// A stop takes this much longer than `drain_secs`: replies on their way, and closing.
@@ -132,12 +133,39 @@ pub(super) fn unit(home: &Home, config: Option<&Config>, is_default_home: bool) 
             format!("TimeoutStopSec={} in `systemctl --user edit midwatch`, or a lower drain_secs", drain + 25),
         ));
     }
+    findings.extend(config.into_iter().flat_map(|config| passed_on(&unit, config, home)));
     findings.extend(linger(&path));
     if findings.is_empty() {
         findings
             .push(Finding::ok(TOPIC, format!("{} is installed, and runs when you are logged out too", path.display())));
     }
     findings
+}
+
+/// A service has neither the shell's environment nor credentials but what its unit passes on.
+fn passed_on(unit: &str, config: &Config, home: &Home) -> Vec<Finding> {
+    let models = std::iter::once(&config.model).chain(&config.fallback);
+    let keys = models.filter_map(|model| model.api_key.as_ref());
+    let secrets = keys.chain(config.telegram.iter().map(|account| &account.token));
+    let set = |key: &str| {
+        let lines = unit.lines().map(str::trim).filter_map(|line| line.split_once('='));
+        lines.filter(|(name, _)| name.trim() == key).map(|(_, value)| value.trim().to_owned()).collect::<Vec<_>>()
+    };
+    let has_file = set("EnvironmentFile").iter().any(|value| !value.is_empty());
+    let environment = [set("Environment"), set("PassEnvironment")].concat().join(" ");
+    let credentials = [set("LoadCredential"), set("LoadCredentialEncrypted"), set("SetCredential")].concat();
+    let missing = secrets.filter_map(|secret| match Lies::of(secret, &home.config)? {
+        Lies::Env(name) if !has_file && !environment.contains(&name) => Some((
+            format!("the unit passes no {name} on, where a secret is looked for"),
+            format!("EnvironmentFile= in `systemctl --user edit midwatch`, with a file of {name}=… lines; or {{ file = \"PATH\" }}"),
+        )),
+        Lies::Credential(name) if !credentials.iter().any(|it| it.split(':').next() == Some(name.as_str())) => Some((
+            format!("the unit loads no credential {name}, where a secret is looked for"),
+            format!("LoadCredential={name}:PATH in `systemctl --user edit midwatch`"),
+        )),
+        _ => None,
+    });
+    missing.map(|(what, fix)| Finding::fault("service", what, fix)).collect()
 }
 
 /// Without lingering, a user's services end with the last login.

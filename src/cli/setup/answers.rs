@@ -295,6 +295,9 @@ fn ask_secret(question: &str, file: &'static str, nothing: Option<&str>) -> Resu
             let whole = whole.map_err(|error| Complaint::failed(format!("{}: {error}", path.trim())))?;
             return Ok(Some(Given::Named(Lies::File(whole))));
         }
+        if let Some(name) = text.strip_prefix("credential:") {
+            return Ok(Some(Given::Named(Lies::Credential(name.trim().to_owned()))));
+        }
         if !text.is_empty() {
             return Ok(Some(Given::Typed { value, file }));
         }

@@ -36,6 +36,23 @@ impl Old {
         Ok(Self { main, telegram, config })
     }
 
+    /// Whether the files are still as they were read: the daemon adds a link to one while this talks.
+    ///
+    /// # Errors
+    /// They are not, or cannot be read any more.
+    pub(super) fn still_holds(&self, home: &Home) -> Result<(), Complaint> {
+        for (path, old) in [(home.config_file(), &self.main), (telegram_path(home), &self.telegram)] {
+            if text_of(&path)? != *old {
+                return Err(Complaint::failed(format!(
+                    "{} was changed meanwhile; nothing was written",
+                    path.display()
+                ))
+                .hint("run `midwatch setup` again"));
+            }
+        }
+        Ok(())
+    }
+
     /// The model that is configured now.
     pub(super) fn model(&self, home: &Home) -> Option<ModelAnswers> {
         let model = &self.config.as_ref()?.model;
