@@ -9,7 +9,7 @@ use teloxide::payloads::{GetMe, GetWebhookInfo};
 
 use crate::channel::telegram::AccountError;
 use crate::channel::telegram::api::{Api, ApiError, account_of};
-use crate::config::{self, Model, Secret, SecretError};
+use crate::config::{self, Model, Provider, Secret, SecretError};
 use crate::domain::{Clock as _, Message, Origin, Role, SystemClock, Timestamp};
 use crate::model::{ErrorClass, ModelError, Request};
 use crate::session::Snapshot;
@@ -177,6 +177,9 @@ pub(super) async fn model_names(base_url: &str, key: Option<&Secret>, deadline: 
 
 /// How many tokens the server says that the model takes at once; none when it does not say.
 pub(super) async fn window(model: &Model, deadline: Duration) -> Option<u64> {
+    if model.provider != Provider::OpenAi {
+        return None;
+    }
     let base = model.base_url.as_str();
     let client = client_for(base, deadline)?;
     let list = json(client.get(format!("{base}/models")), model.api_key.as_ref()).await?;

@@ -280,6 +280,19 @@ telegram = [7, 501]
     }
 
     #[test]
+    fn the_examples_can_be_edited() {
+        let edited = main_file(Some(&crate::config::example()), &answers(), &[501]).unwrap();
+        let model: toml::Table = edited.text.parse().unwrap();
+        assert_eq!(model["model"]["model"].as_str(), Some("qwen3:8b"));
+        assert_eq!(model["operator"]["telegram"].as_array().unwrap().len(), 1);
+        assert!(edited.text.contains("# Longest answer of one call"), "its comments stay: {}", edited.text);
+        let bot = BotAnswers { token: Lies::File("secrets/telegram.token".into()), api_url: None };
+        let edited = telegram_file(Some(&crate::config::telegram_example()), &bot).unwrap();
+        assert!(edited.text.contains("token = { file = \"secrets/telegram.token\" }"), "{}", edited.text);
+        assert!(edited.text.contains("# chat = 123456789"), "{}", edited.text);
+    }
+
+    #[test]
     fn what_is_no_table_is_not_edited() {
         for old in ["[model", "model = 3\n", "operator = [1]\n"] {
             assert_eq!(main_file(Some(old), &answers(), &[1]), Err(Unfit), "{old}");

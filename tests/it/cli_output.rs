@@ -35,6 +35,8 @@ const COMMANDS: &[(&[&str], &str)] = &[
     (&["say", "hi"], ""),
     (&["--json", "say", "hi"], ""),
     (&["chat"], "hi\n"),
+    (&["doctor"], ""),
+    (&["--json", "doctor"], ""),
     (&["reload"], ""),
 ];
 

@@ -206,15 +206,26 @@ async fn what_is_wrong_is_found_with_its_fix() {
             "chmod 600 HOME/config/key",
         ),
         (
-            "a configuration that others can change",
+            "a configuration that everybody can change",
             spoil(|_, _, home| {
-                mode(&home.path().join("config/midwatch.toml"), 0o664);
+                mode(&home.path().join("config/midwatch.toml"), 0o666);
                 home
             }),
             "fault",
             "folders",
-            "others can change HOME/config/midwatch.toml, and with it what the agent may do",
+            "everybody can change HOME/config/midwatch.toml, and with it what the agent may do",
             "chmod go-w HOME",
+        ),
+        (
+            "channels that a group can change",
+            spoil(|_, _, home| {
+                mode(&home.path().join("config"), 0o775);
+                home
+            }),
+            "warn",
+            "folders",
+            "its group can change HOME/config, and with it what lies in it",
+            "chmod g-w HOME/config",
         ),
         (
             "data that others can read",

@@ -337,14 +337,14 @@ This sets midwatch up in HOME/config. Nothing is written before the end; Ctrl-C 
 1. The model
    openai: any server that speaks OpenAI's chat completions: OpenAI, Ollama, llama.cpp, vLLM, …
    rehearsal: built in, no language model, no key
-   Which [openai]:    The server [http://127.0.0.1:11434/v1]:    it must be a URL that begins with http:// or https://
+   Provider [openai]:    The server [http://127.0.0.1:11434/v1]:    it must be a URL that begins with http:// or https://
    The server [http://127.0.0.1:11434/v1]:    The key (not shown while you type; or env:NAME, file:PATH; empty: none is needed):    it has fake-model
    The model's name, as the server knows it [fake-model]:    asking it for one word, 60 s at most …
    the model did not answer: auth: HTTP 401: Incorrect API key provided. (invalid_api_key invalid_request_error)
    look at the key: is it whole, is it valid, and is it one of this server?
    Answer again, keep it as it is, or quit? (a/k/q) [a]:    openai: any server that speaks OpenAI's chat completions: OpenAI, Ollama, llama.cpp, vLLM, …
    rehearsal: built in, no language model, no key
-   Which [openai]:    The server [MODEL]:    The key (not shown while you type; or env:NAME, file:PATH; empty: none is needed):    it has fake-model
+   Provider [openai]:    The server [MODEL]:    The key (not shown while you type; or env:NAME, file:PATH; empty: none is needed):    it has fake-model
    The model's name, as the server knows it [fake-model]:    asking it for one word, 60 s at most …
    ok: it answers
 
@@ -438,7 +438,7 @@ async fn a_terminal_does_not_show_a_secret_and_speaks_again_after_ctrl_c() {
     let (telegram, model, home) = counterparts().await;
     let mut terminal = Terminal::open(&home, &["setup", "--telegram-api-url", &telegram.url()]);
     let mut seen = 0;
-    terminal.types(&mut seen, "Which [openai]: ", "\n").await;
+    terminal.types(&mut seen, "Provider [openai]: ", "\n").await;
     terminal.types(&mut seen, "The server [", &format!("{}\n", model.url())).await;
     terminal.types(&mut seen, "none is needed): ", &format!("wrong\x15{}\r", model::KEY)).await;
     terminal.types(&mut seen, "it has fake-model", "").await;

@@ -97,9 +97,8 @@ pub(super) fn folders(home: &Home) -> Vec<Finding> {
                 format!("{shown} cannot be written to"),
                 format!("chmod u+rwx {shown}"),
             ));
-        } else if mode & 0o022 != 0 {
-            let what = format!("others can change what lies in {shown}");
-            findings.push(Finding::fault(TOPIC, what, format!("chmod go-w {shown}")));
+        } else if let Some(finding) = open_to_change(folder, mode, "what lies in it") {
+            findings.push(finding);
         } else if is_private && mode & 0o077 != 0 {
             let what = format!("others can look into {shown}");
             findings.push(Finding::warn(TOPIC, what, format!("chmod 700 {shown}")));
@@ -107,15 +106,29 @@ pub(super) fn folders(home: &Home) -> Vec<Finding> {
     }
     for file in config_files(home) {
         let mode = std::fs::metadata(&file).map_or(0, |meta| meta.permissions().mode());
-        if mode & 0o022 != 0 {
-            let what = format!("others can change {}, and with it what the agent may do", file.display());
-            findings.push(Finding::fault(TOPIC, what, format!("chmod go-w {}", file.display())));
-        }
+        findings.extend(open_to_change(&file, mode, "what the agent may do"));
     }
-    if findings.is_empty() {
+    let is_new = !home.data.exists() && !home.state.exists();
+    if findings.is_empty() && is_new {
+        findings.push(Finding::ok(TOPIC, "those of the daemon are not there yet; the first start makes them"));
+    } else if findings.is_empty() {
         findings.push(Finding::ok(TOPIC, "they are this user's, and closed to others"));
     }
     findings
+}
+
+/// A file or folder that others than its owner can write to.
+fn open_to_change(path: &Path, mode: u32, what: &str) -> Option<Finding> {
+    let shown = path.display();
+    if mode & 0o002 != 0 {
+        let fix = format!("chmod go-w {shown}");
+        return Some(Finding::fault("folders", format!("everybody can change {shown}, and with it {what}"), fix));
+    }
+    // Where a user's group is the user alone, as on many systems, this is harmless.
+    (mode & 0o020 != 0).then(|| {
+        let fix = format!("chmod g-w {shown}");
+        Finding::warn("folders", format!("its group can change {shown}, and with it {what}"), fix)
+    })
 }
 
 fn config_files(home: &Home) -> Vec<PathBuf> {

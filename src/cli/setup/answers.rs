@@ -194,7 +194,7 @@ pub(super) async fn ask_model(
             }
             let default = was.map_or(Provider::OpenAi, |model| model.provider).as_str();
             let words: Vec<_> = Provider::ALL.iter().map(|provider| provider.as_str()).collect();
-            ask::until("   Which", Some(default), |answer| {
+            ask::until("   Provider", Some(default), |answer| {
                 provider_of(answer).ok_or_else(|| format!("one of {}", words.join(", ")))
             })?
         }
