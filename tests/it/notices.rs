@@ -53,8 +53,9 @@ async fn a_refused_key_is_told_and_a_notice_that_cannot_arrive_tells_of_nothing(
                     values ('telegram:4242', '9', 1, 1, 'x', 'dead', 1)",
     );
     model.script(|request| Reply::text(&format!("echo: {}", request.last_user())));
-    daemon.restart().await;
+    // Before the start: a daemon that knows its account at once tells at once.
     telegram.block(ANN);
+    daemon.restart().await;
     telegram.says(BOB, BOB, "again");
     let dead = || (home.count("select count(*) from outbox where notice = 1 and state = 'dead'") == 1).then_some(());
     eventually("the notice cannot arrive", dead).await;
