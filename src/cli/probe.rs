@@ -11,7 +11,7 @@ use crate::channel::telegram::AccountError;
 use crate::channel::telegram::api::{Api, ApiError, account_of};
 use crate::config::{self, Model, Provider, Secret, SecretError};
 use crate::domain::{Clock as _, Message, Origin, Role, SystemClock, Timestamp};
-use crate::model::{ErrorClass, ModelError, Request};
+use crate::model::{ErrorClass, ModelError, Request, anthropic};
 use crate::session::Snapshot;
 
 /// Enough for a model that thinks before it says one word.
@@ -62,7 +62,7 @@ pub(super) async fn model(model: &Model, deadline: Duration) -> Result<bool, Tro
     let on_text = |_: &str| began.store(true, Ordering::Relaxed);
     match tokio::time::timeout(deadline, client.attempt(&request, &on_text)).await {
         Ok(Ok(_)) => Ok(true),
-        Ok(Err(error)) => Err(of_model(&error, &model.base_url)),
+        Ok(Err(error)) => Err(of_model(&error, model)),
         Err(_) if began.load(Ordering::Relaxed) => Ok(false),
         Err(_) => Err(Trouble::new(
             format!("the model did not begin to answer within {} s", deadline.as_secs()),
@@ -71,14 +71,16 @@ pub(super) async fn model(model: &Model, deadline: Duration) -> Result<bool, Tro
     }
 }
 
-fn of_model(error: &ModelError, base_url: &str) -> Trouble {
+fn of_model(error: &ModelError, model: &Model) -> Trouble {
+    let base_url = &model.base_url;
+    let path = if model.provider == Provider::Anthropic { "/v1/messages" } else { "/chat/completions" };
     let cure = match error.class {
         ErrorClass::Auth => "look at the key: is it whole, is it valid, and is it one of this server?".to_owned(),
         ErrorClass::BadRequest => format!("does the server at {base_url} know the model by this name?"),
         ErrorClass::Quota => "the account is used up: its page at the provider says what to do".to_owned(),
         ErrorClass::Overload => "the server is busy: try again later".to_owned(),
         ErrorClass::Network => {
-            format!("does the server run, and is {base_url} its address, up to and without /chat/completions?")
+            format!("does the server run, and is {base_url} its address, up to and without {path}?")
         }
         ErrorClass::Content => "the server refuses even an empty talk: look at its filter".to_owned(),
         ErrorClass::ContextTooLong => "the model takes too little at once to be of use: choose another".to_owned(),
@@ -164,11 +166,19 @@ pub(super) async fn clock_ahead_secs(url: &str, deadline: Duration) -> Option<i6
     Some(now_ms / 1000 - theirs)
 }
 
-/// The names of the models that a server of the OpenAI kind says it has, in its order; none when it does not say.
-pub(super) async fn model_names(base_url: &str, key: Option<&Secret>, deadline: Duration) -> Vec<String> {
-    let base = base_url.trim_end_matches('/');
-    let Some(client) = client_for(base, deadline) else { return Vec::new() };
-    let list = json(client.get(format!("{base}/models")), key).await.unwrap_or_default();
+/// The names of the models that a server says it has, in its order; none when it does not say.
+pub(super) async fn model_names(
+    provider: Provider,
+    base_url: &str,
+    key: Option<&Secret>,
+    deadline: Duration,
+) -> Vec<String> {
+    let base = match provider {
+        Provider::Anthropic => anthropic::versioned(base_url),
+        Provider::OpenAi | Provider::Rehearsal => base_url.trim_end_matches('/').to_owned(),
+    };
+    let Some(client) = client_for(&base, deadline) else { return Vec::new() };
+    let list = json(client.get(format!("{base}/models")), provider, key).await.unwrap_or_default();
     let entries = list["data"].as_array().map(Vec::as_slice).unwrap_or_default();
     let names = entries.iter().filter_map(|entry| entry["id"].as_str());
     // A name goes to the terminal: no sign in it may move the cursor.
@@ -177,12 +187,18 @@ pub(super) async fn model_names(base_url: &str, key: Option<&Secret>, deadline: 
 
 /// How many tokens the server says that the model takes at once; none when it does not say.
 pub(super) async fn window(model: &Model, deadline: Duration) -> Option<u64> {
-    if model.provider != Provider::OpenAi {
-        return None;
-    }
     let base = model.base_url.as_str();
     let client = client_for(base, deadline)?;
-    let list = json(client.get(format!("{base}/models")), model.api_key.as_ref()).await?;
+    let look = |url: String| json(client.get(url), model.provider, model.api_key.as_ref());
+    match model.provider {
+        Provider::Rehearsal => return None,
+        Provider::Anthropic => {
+            let about = look(format!("{}/models/{}", anthropic::versioned(base), model.model)).await?;
+            return about["max_input_tokens"].as_u64();
+        }
+        Provider::OpenAi => {}
+    }
+    let list = look(format!("{base}/models")).await?;
     let entries = list["data"].as_array()?;
     let entry = entries.iter().find(|entry| entry["id"] == model.model.as_str())?;
     // vLLM, OpenRouter and its like, Groq; then two servers that say it elsewhere.
@@ -191,11 +207,11 @@ pub(super) async fn window(model: &Model, deadline: Duration) -> Option<u64> {
     match entry["owned_by"].as_str() {
         _ if said.is_some() => said,
         Some("llamacpp") => {
-            let props = json(client.get(format!("{origin}/props")), model.api_key.as_ref()).await?;
+            let props = look(format!("{origin}/props")).await?;
             props["default_generation_settings"]["n_ctx"].as_u64()
         }
         Some("library") => {
-            let loaded = json(client.get(format!("{origin}/api/ps")), model.api_key.as_ref()).await?;
+            let loaded = look(format!("{origin}/api/ps")).await?;
             let loaded = loaded["models"].as_array()?.iter().find(|entry| entry["model"] == model.model.as_str())?;
             loaded["context_length"].as_u64()
         }
@@ -206,10 +222,15 @@ pub(super) async fn window(model: &Model, deadline: Duration) -> Option<u64> {
 /// Most bytes of a list of models; large brokers have long ones.
 const LIST_MAX_BYTES: usize = 8 << 20;
 
-async fn json(request: reqwest::RequestBuilder, key: Option<&Secret>) -> Option<serde_json::Value> {
-    let request = match key {
-        Some(key) => request.bearer_auth(key.resolve().ok()?.expose()),
-        None => request,
+async fn json(request: reqwest::RequestBuilder, provider: Provider, key: Option<&Secret>) -> Option<serde_json::Value> {
+    let key = key.map(Secret::resolve).transpose().ok()?;
+    let request = match (provider, &key) {
+        (Provider::Anthropic, key) => {
+            let request = request.header(anthropic::VERSION.0, anthropic::VERSION.1);
+            key.iter().fold(request, |request, key| request.header(anthropic::KEY_HEADER, key.expose()))
+        }
+        (_, Some(key)) => request.bearer_auth(key.expose()),
+        (_, None) => request,
     };
     let mut response = request.send().await.ok().filter(|response| response.status().is_success())?;
     let mut body = Vec::new();

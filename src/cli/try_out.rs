@@ -59,6 +59,11 @@ fn model_from_environment() -> String {
         return "[model]\nprovider = \"rehearsal\"\n".to_owned();
     };
     let quoted = |text: String| toml::Value::String(text).to_string();
+    if set("ANTHROPIC_API_KEY").is_some() && set("OPENAI_API_KEY").or(set("OPENAI_BASE_URL")).is_none() {
+        let base_url = set("ANTHROPIC_BASE_URL").map(|url| format!("base_url = {}\n", quoted(url))).unwrap_or_default();
+        let key = "api_key = { env = \"ANTHROPIC_API_KEY\" }";
+        return format!("[model]\nprovider = \"anthropic\"\nmodel = {}\n{base_url}{key}\n", quoted(model));
+    }
     let base_url = set("OPENAI_BASE_URL").unwrap_or_else(|| "https://api.openai.com/v1".to_owned());
     let key = set("OPENAI_API_KEY").map(|_| "api_key = { env = \"OPENAI_API_KEY\" }\n").unwrap_or_default();
     format!("[model]\nprovider = \"openai\"\nmodel = {}\nbase_url = {}\n{key}", quoted(model), quoted(base_url))

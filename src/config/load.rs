@@ -18,6 +18,8 @@ use crate::config::{
 pub const FILE_MAX_BYTES: u64 = 1024 * 1024;
 /// The most models that stand in for another.
 pub const FALLBACKS_MAX: usize = 8;
+/// The server of provider "anthropic" where no other is named.
+pub const ANTHROPIC_URL: &str = "https://api.anthropic.com";
 /// The most messenger accounts of one daemon.
 pub const CHANNELS_MAX: usize = 32;
 
@@ -355,19 +357,25 @@ fn check_model(
     model: &mut Model,
 ) {
     model.base_url.truncate(model.base_url.trim_end_matches('/').len());
+    if model.provider == Provider::Anthropic && !table.contains_key("base_url") {
+        ANTHROPIC_URL.clone_into(&mut model.base_url);
+    }
     if !table.contains_key("provider") {
         reader.missing(
             header,
             &format!("`{name}` lacks `provider`"),
-            "\"openai\" is any compatible server; \"rehearsal\" needs no key",
+            "\"openai\" is any compatible server, \"anthropic\" Anthropic's own; \"rehearsal\" needs no key",
         );
         return;
     }
-    if model.provider == Provider::OpenAi {
+    if model.provider != Provider::Rehearsal {
         for (key, hint) in [
             ("model", "the model's name, as the server knows it"),
             ("base_url", "the server, such as \"http://127.0.0.1:11434/v1\" or \"https://api.openai.com/v1\""),
         ] {
+            if key == "base_url" && model.provider == Provider::Anthropic {
+                continue; // this one has a server of its own
+            }
             if !table.contains_key(key) {
                 reader.missing(header.clone(), &format!("`{name}` lacks `{key}`"), hint);
             }

@@ -28,7 +28,7 @@ pub use draft::Draft;
 pub use faults::{Fault, Faults, Place};
 pub use home::{Home, HomeError};
 pub use links::{AppendError, Appended, NewLink, append_link, free_name};
-pub use load::{check_secrets, example, load, read_all, telegram_example};
+pub use load::{ANTHROPIC_URL, check_secrets, example, load, read_all, telegram_example};
 pub use secret::{Secret, SecretError, SecretValue};
 pub use tables::{
     Console, Delivery, Kind, Limits, Listen, Mention, Model, Operator, Policy, Price, Provider, Retention, Supervisor,

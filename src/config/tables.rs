@@ -12,10 +12,11 @@ words! {
     pub enum Provider {
         /// Any server that speaks OpenAI's chat completions.
         OpenAi = "openai",
+        /// Any server that speaks Anthropic's Messages.
+        Anthropic = "anthropic",
         /// The built-in rehearsal model, which needs no key and no network.
         Rehearsal = "rehearsal",
     }
-    not run { "anthropic", "use provider = \"openai\" with a compatible server, or \"rehearsal\""; }
 }
 
 words! {
@@ -82,13 +83,13 @@ impl Value for Listen {
 }
 
 table! {
-    /// The model that answers. Needs `provider`; "openai" also needs `model` and `base_url`.
+    /// The model that answers. Needs `provider`; "openai" also needs `model` and `base_url`, "anthropic" needs `model`.
     pub struct Model = "[model]\n" {
-        /// "openai" (any compatible server), or "rehearsal" (built in; for trying things out, without key and network).
+        /// "openai" (any compatible server), "anthropic" (Messages), or "rehearsal" (built in; for trying things out, without key and network).
         provider: Provider = Provider::Rehearsal;
         /// The model's name, as the server knows it.
         model: String = String::new(), if not_blank, like "\"qwen3:8b\"";
-        /// The server. Plain http only on this machine, or without a key.
+        /// The server; with "anthropic" its own unless another is named. Plain http only on this machine, or without a key.
         base_url: String = String::new(), if http_url, like "\"http://127.0.0.1:11434/v1\"";
         /// Where the key lies: { env = "NAME" }, { file = "PATH" } or { credential = "NAME" } (systemd). Local servers need none.
         api_key: Option<Secret> = None, like "{ env = \"OPENAI_API_KEY\" }";

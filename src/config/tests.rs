@@ -68,7 +68,7 @@ error: channels/telegram.toml:8: `senders` takes numeric ids, not names
 hint: only numeric ids authorise, since a username can be released and taken by someone else; `midwatch status` shows the ids of chats that wrote to the bot in the last day
 error: midwatch.toml:1: unknown key `modle`
 hint: did you mean `model`?
-error: midwatch.toml:3: `provider` must be one of `openai`, `rehearsal`
+error: midwatch.toml:3: `provider` must be one of `openai`, `anthropic`, `rehearsal`
 hint: did you mean `openai`?
 error: midwatch.toml:4: `stall_secs` must lie between 1 and 3600
 error: midwatch.toml:5: unknown key `inptu`
@@ -98,7 +98,7 @@ hint: the model's name, as the server knows it
 error: midwatch.toml:3: `[[model.fallback]]` lacks `base_url`
 hint: the server, such as "http://127.0.0.1:11434/v1" or "https://api.openai.com/v1"
 error: midwatch.toml:3: `[[model.fallback]]` lacks `provider`
-hint: "openai" is any compatible server; "rehearsal" needs no key
+hint: "openai" is any compatible server, "anthropic" Anthropic's own; "rehearsal" needs no key
 error: midwatch.toml:3: `fallback` must be a list of tables, each headed `[[model.fallback]]`, not a table
 error: midwatch.toml:5: a fallback has no fallback of its own
 hint: write one `[[model.fallback]]` after the other
@@ -109,10 +109,24 @@ error: midwatch.toml:5: `max_output_tokens` must be below `context_window`, whic
 }
 
 #[test]
+fn anthropic_has_a_server_of_its_own_and_needs_a_model() {
+    let base_url = |text: &str| loaded(&[("midwatch.toml", text)]).model.base_url;
+    let named = "[model]\nprovider = \"anthropic\"\nmodel = \"m\"\n";
+    assert_eq!(base_url(named), "https://api.anthropic.com");
+    assert_eq!(base_url(&format!("{named}base_url = \"http://127.0.0.1:1/\"\n")), "http://127.0.0.1:1");
+    let in_clear = format!("{named}base_url = \"http://example.org\"\napi_key = {{ env = \"K\" }}\n");
+    let shown = [main_faults("[model]\nprovider = \"anthropic\"\n"), main_faults(&in_clear)].join("\n");
+    insta::assert_snapshot!(shown, @r"
+error: midwatch.toml:1: `[model]` lacks `model`
+hint: the model's name, as the server knows it
+error: midwatch.toml:4: `base_url` must begin with https://, or a secret would travel in clear; plain http is for this machine alone
+");
+}
+
+#[test]
 fn what_this_version_does_not_run_is_refused_with_a_cure() {
     let mut shown = Vec::new();
     for text in [
-        "[model]\nprovider = \"anthropic\"\n",
         "[model]\nprovider = \"rehearsal\"\n[[hook]]\nevent = \"PreToolUse\"\n",
         "[model]\nprovider = \"rehearsal\"\n[programs.backup]\nargv = [\"x\"]\n",
         "[model]\nprovider = \"rehearsal\"\n[computer_use]\nenabled = true\n",
@@ -132,8 +146,6 @@ fn what_this_version_does_not_run_is_refused_with_a_cure() {
         ("schedules/evening.toml.example", "cron = \"\"\n"),
     ]));
     insta::assert_snapshot!(shown.join("\n"), @r#"
-error: midwatch.toml:2: `anthropic` is not run by this version
-hint: use provider = "openai" with a compatible server, or "rehearsal"
 error: midwatch.toml:3: `[[hook]]` is not run by this version
 hint: remove the tables; no hook is run
 error: midwatch.toml:3: `[programs]` is not run by this version
@@ -191,7 +203,7 @@ fn contradictions_within_midwatch_toml_are_refused() {
     }
     insta::assert_snapshot!(shown.join("\n"), @r#"
 error: midwatch.toml:1: `[model]` lacks `provider`
-hint: "openai" is any compatible server; "rehearsal" needs no key
+hint: "openai" is any compatible server, "anthropic" Anthropic's own; "rehearsal" needs no key
 error: midwatch.toml:1: `[model]` lacks `model`
 hint: the model's name, as the server knows it
 error: midwatch.toml:1: `[model]` lacks `base_url`
@@ -380,13 +392,13 @@ fn the_examples_are_what_people_start_from() {
     insta::assert_snapshot!(example(), @r#"
 # midwatch.toml: every key and its default. A line to leave out can be left out.
 
-# The model that answers. Needs `provider`; "openai" also needs `model` and `base_url`.
+# The model that answers. Needs `provider`; "openai" also needs `model` and `base_url`, "anthropic" needs `model`.
 [model]
-# "openai" (any compatible server), or "rehearsal" (built in; for trying things out, without key and network).
+# "openai" (any compatible server), "anthropic" (Messages), or "rehearsal" (built in; for trying things out, without key and network).
 provider = "rehearsal"
 # The model's name, as the server knows it.
 # model = "qwen3:8b"
-# The server. Plain http only on this machine, or without a key.
+# The server; with "anthropic" its own unless another is named. Plain http only on this machine, or without a key.
 # base_url = "http://127.0.0.1:11434/v1"
 # Where the key lies: { env = "NAME" }, { file = "PATH" } or { credential = "NAME" } (systemd). Local servers need none.
 # api_key = { env = "OPENAI_API_KEY" }

@@ -80,6 +80,28 @@ pub enum Block {
         #[serde(flatten)]
         origin: Origin,
     },
+    /// The model thought; never shown, and no part of what it said.
+    Reasoning(Reasoning),
+}
+
+/// What a model thought before it spoke, packed and sealed by its provider. Nobody here reads it: it goes back as it
+/// is, in its place, to the model that made it, or is left out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reasoning {
+    /// The protocol in whose words it is: `anthropic`.
+    pub provider: String,
+    /// The model that made it; any other would refuse it.
+    pub model: String,
+    /// The provider's own block.
+    pub raw: serde_json::Value,
+}
+
+impl Reasoning {
+    /// Whether this model of this provider made it.
+    #[must_use]
+    pub fn is_of(&self, provider: &str, model: &str) -> bool {
+        self.provider == provider && self.model == model
+    }
 }
 
 /// One message of the history.
@@ -136,6 +158,11 @@ mod tests {
         let message = Message {
             role: Role::Assistant,
             blocks: vec![
+                Block::Reasoning(Reasoning {
+                    provider: "anthropic".into(),
+                    model: "m".into(),
+                    raw: serde_json::json!({"type": "thinking", "thinking": "hm", "signature": "c2ln"}),
+                }),
                 Block::Text { text: "a <b>".into(), origin: Origin::Agent },
                 Block::ToolCall { call, name: "read_file".into(), arguments: serde_json::json!({"path": "x"}) },
                 Block::Text { text: "q".into(), origin: Origin::Outside { from: "quoted message".into() } },

@@ -15,7 +15,7 @@ pub use budget::{Budget, Spent};
 pub use clock::{Clock, SystemClock, Timestamp};
 pub use end::EndReason;
 pub use ids::{BootId, CallId, CheckpointId, InboxId, MessageId, OutboxId, SessionId, TurnId};
-pub use message::{Block, Message, Origin, Role};
+pub use message::{Block, Message, Origin, Reasoning, Role};
 pub use pulse::{Pulse, Pulses};
 pub use rng::{OsRng, Rng};
 pub use stop::{Stop, StopHandle};

@@ -7,20 +7,27 @@
 //!
 //! A provider makes one attempt and reports. Retries, waits and fallback are the turn's, in one place (`turn::attempt`).
 
+pub mod anthropic;
 pub mod choice;
+mod failure;
 pub mod openai;
 pub mod rehearsal;
+mod sendable;
 pub mod sse;
+#[cfg(test)]
+mod stand;
+pub mod wire;
 
 use std::fmt;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 pub use choice::Choice;
 
-use crate::domain::Message;
+use crate::domain::{Message, Reasoning};
 
 /// One model call, in our own words; a provider turns it into its own.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,20 +52,66 @@ pub struct ToolSchema {
     /// One or two sentences.
     pub description: String,
     /// A JSON Schema of an object.
-    pub parameters: serde_json::Value,
+    pub parameters: Value,
 }
 
 /// A complete answer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Attempt {
-    /// The words; empty when there are only calls.
-    pub text: String,
-    /// The calls, in the order proposed.
-    pub calls: Vec<ProposedCall>,
+    /// What the model said, in its order.
+    pub parts: Vec<Part>,
     /// Why the model stopped.
     pub finish: Finish,
     /// What it cost; zeros where the server does not say.
     pub usage: Usage,
+}
+
+/// A piece of an answer.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Part {
+    /// Words.
+    Text(String),
+    /// A call that the model proposes.
+    Call(ProposedCall),
+    /// What it thought, for its own eyes.
+    Reasoning(Reasoning),
+}
+
+impl Attempt {
+    /// An answer of words and then calls.
+    #[must_use]
+    pub fn new(text: String, calls: Vec<ProposedCall>, finish: Finish, usage: Usage) -> Self {
+        let words = (!text.is_empty()).then_some(Part::Text(text));
+        Self { parts: words.into_iter().chain(calls.into_iter().map(Part::Call)).collect(), finish, usage }
+    }
+
+    /// The words; empty when there are only calls. Where something stood between them they are paragraphs.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        let mut apart = false;
+        for part in &self.parts {
+            match part {
+                Part::Text(words) => {
+                    if apart && !text.is_empty() && !words.is_empty() {
+                        text.push_str("\n\n");
+                    }
+                    text.push_str(words);
+                    apart = false;
+                }
+                Part::Call(_) | Part::Reasoning(_) => apart = true,
+            }
+        }
+        text
+    }
+
+    /// The calls, in the order proposed.
+    pub fn calls(&self) -> impl Iterator<Item = &ProposedCall> {
+        self.parts.iter().filter_map(|part| match part {
+            Part::Call(call) => Some(call),
+            Part::Text(_) | Part::Reasoning(_) => None,
+        })
+    }
 }
 
 /// A call as the model wrote it.
@@ -67,7 +120,25 @@ pub struct ProposedCall {
     /// As written; may be no tool of ours.
     pub name: String,
     /// The arguments as an object, or the raw text where it does not parse to one (cut, or not JSON).
-    pub arguments: Result<serde_json::Map<String, serde_json::Value>, String>,
+    pub arguments: Result<Map<String, Value>, String>,
+}
+
+impl ProposedCall {
+    /// A call whose arguments came as text; `at_limit` when the answer ended at its longest.
+    fn of_text(name: String, arguments: String, at_limit: bool) -> Self {
+        let arguments = match object(&arguments) {
+            Some(object) => Ok(object),
+            // Calls without arguments come with no text at all; but where the limit cut, nothing is not the same as
+            // `{}`.
+            None if arguments.trim().is_empty() && !at_limit => Ok(Map::new()),
+            None => Err(arguments),
+        };
+        Self { name, arguments }
+    }
+}
+
+fn object(text: &str) -> Option<Map<String, Value>> {
+    serde_json::from_str(text).ok()
 }
 
 /// Why a model stopped.

@@ -48,7 +48,7 @@ impl ModelClient for Rehearsal {
     fn attempt<'a>(&'a self, request: &'a Request, on_text: OnText<'a>) -> BoxFuture<'a, Result<Attempt, ModelError>> {
         Box::pin(async move {
             let attempt = answer(request);
-            for word in attempt.text.split_inclusive(' ') {
+            for word in attempt.text().split_inclusive(' ') {
                 on_text(word);
                 tokio::task::yield_now().await; // so that a stop finds its way in between, as with a real model
             }
@@ -67,7 +67,7 @@ fn answer(request: &Request) -> Attempt {
     };
     let finish = if calls.is_empty() { Finish::Stop } else { Finish::Calls };
     let usage = estimate(request, &text, &calls);
-    Attempt { text, calls, finish, usage }
+    Attempt::new(text, calls, finish, usage)
 }
 
 /// What the history says that matters for the next answer.
@@ -384,6 +384,7 @@ fn estimate(request: &Request, text: &str, calls: &[ProposedCall]) -> Usage {
     let block = |block: &Block| match block {
         Block::Text { text, .. } | Block::ToolResult { text, .. } => chars(text),
         Block::ToolCall { name, arguments, .. } => chars(name) + chars(&arguments.to_string()),
+        Block::Reasoning(reasoning) => chars(&reasoning.raw.to_string()),
     };
     let history: u64 = request.messages.iter().flat_map(|message| &message.blocks).map(block).sum();
     let tool = |tool: &crate::model::ToolSchema| {
@@ -421,7 +422,7 @@ mod tests {
     /// The messages that this proposal and its result add to the history.
     fn round(attempt: &Attempt, number: u32, result: &str, is_error: bool) -> [Message; 2] {
         let call = CallId::new(TurnId::from_row(4), number);
-        let proposed = &attempt.calls[0];
+        let proposed = attempt.calls().next().unwrap();
         let arguments = Value::Object(proposed.arguments.clone().unwrap());
         let result = Block::ToolResult { call, text: result.into(), is_error, origin: Origin::Workspace };
         let proposal = Block::ToolCall { call, name: proposed.name.clone(), arguments };
@@ -434,11 +435,11 @@ mod tests {
         let mut calls = Vec::new();
         loop {
             let attempt = answer(&request);
-            let Some(call) = attempt.calls.first() else {
+            let Some(call) = attempt.calls().next() else {
                 assert_eq!(attempt.finish, Finish::Stop);
-                return (calls, attempt.text);
+                return (calls, attempt.text());
             };
-            assert_eq!((attempt.calls.len(), attempt.finish, attempt.text.as_str()), (1, Finish::Calls, ""));
+            assert_eq!((attempt.calls().count(), attempt.finish, attempt.text().as_str()), (1, Finish::Calls, ""));
             calls.push(format!("{} {}", call.name, Value::Object(call.arguments.clone().unwrap())));
             let number = u32::try_from(calls.len()).unwrap();
             request.messages.extend(round(&attempt, number, result, is_error));
@@ -544,18 +545,18 @@ mod tests {
         let mut request =
             request(vec![user("the owl is called Ada"), Message::text(Role::Assistant, "x", Origin::Agent)]);
         request.messages.push(user("what did I say?"));
-        assert_eq!(answer(&request).text, format!("Before this you said:\n> the owl is called Ada\n\n{SIGNATURE}"));
+        assert_eq!(answer(&request).text(), format!("Before this you said:\n> the owl is called Ada\n\n{SIGNATURE}"));
         request.messages.drain(..2);
-        assert!(answer(&request).text.contains("the conversation begins here"));
+        assert!(answer(&request).text().contains("the conversation begins here"));
 
         // A note of the daemon in between is no new request, and results of an earlier turn are none of this one.
         request.messages = vec![user("read a.md")];
         let first = answer(&request);
         request.messages.extend(round(&first, 1, "one", false));
         request.messages.push(Message::text(Role::User, "[midwatch: 20 s are left]", Origin::Operator));
-        assert!(answer(&request).text.contains("one"));
+        assert!(answer(&request).text().contains("one"));
         request.messages.push(user("read b.md"));
-        assert_eq!(answer(&request).calls[0].arguments.as_ref().unwrap()["path"], "b.md");
+        assert_eq!(answer(&request).calls().next().unwrap().arguments.as_ref().unwrap()["path"], "b.md");
     }
 
     #[test]
@@ -563,9 +564,9 @@ mod tests {
         let mut request = request(vec![user("read a.md")]);
         request.tool_use = false;
         let attempt = answer(&request);
-        assert_eq!((attempt.calls.len(), attempt.finish), (0, Finish::Stop));
+        assert_eq!((attempt.calls().count(), attempt.finish), (0, Finish::Stop));
         let expected = "I would ask to read `a.md`, but this answer has to be given without tools.";
-        assert_eq!(attempt.text, format!("{expected}\n\n{SIGNATURE}"));
+        assert_eq!(attempt.text(), format!("{expected}\n\n{SIGNATURE}"));
     }
 
     #[test]
@@ -596,11 +597,11 @@ mod tests {
         let attempt = Rehearsal::new().attempt(&request, &|word| heard.lock().unwrap().push(word.to_owned())).await;
         let attempt = attempt.unwrap();
         let heard = heard.into_inner().unwrap();
-        assert!(heard.len() > 50 && heard.concat() == attempt.text, "{heard:?}");
+        assert!(heard.len() > 50 && heard.concat() == attempt.text(), "{heard:?}");
         assert_eq!(Ok(&attempt), Rehearsal::new().attempt(&request, &|_| {}).await.as_ref());
-        assert_eq!(attempt.usage.output_tokens, (attempt.text.chars().count() as u64).div_ceil(4));
+        assert_eq!(attempt.usage.output_tokens, (attempt.text().chars().count() as u64).div_ceil(4));
         assert!(attempt.usage.input_tokens > 30);
-        insta::assert_snapshot!(attempt.text, @r"
+        insta::assert_snapshot!(attempt.text(), @r"
         Hello. I am the rehearsal model of midwatch: built in, deterministic, and no language model. I show the machinery around a model; what I ask for goes through the real gate. Try one of these:
         - list files
         - read notes/today.md

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::{Config, Fault, Faults, Home, Model, Placed, Provider, Secret};
-use crate::model::openai::{ApiKey, MAX_RESPONSE_BYTES, OpenAi, OpenAiSettings};
+use crate::model::anthropic::Anthropic;
+use crate::model::openai::OpenAi;
 use crate::model::rehearsal::Rehearsal;
+use crate::model::wire::{ApiKey, KeySource, MAX_RESPONSE_BYTES, Settings};
 use crate::model::{Choice, ModelClient};
 use crate::policy::Grants;
 use crate::tool;
@@ -102,21 +104,20 @@ fn choice(settings: &Model, client: Arc<dyn ModelClient>) -> Choice {
 }
 
 fn model(settings: &Model) -> Result<Arc<dyn ModelClient>, Fault> {
-    match settings.provider {
-        Provider::Rehearsal => Ok(Arc::new(Rehearsal::new())),
-        Provider::OpenAi => {
-            let key = settings.api_key.clone().map(|secret| Arc::new(ModelKey(secret)) as _);
-            let settings = OpenAiSettings {
-                model: settings.model.clone(),
-                base_url: settings.base_url.clone(),
-                request_timeout: Duration::from_secs(settings.request_timeout_secs),
-                stall: Duration::from_secs(settings.stall_secs),
-                max_response_bytes: MAX_RESPONSE_BYTES,
-            };
-            let client = OpenAi::new(settings, key);
-            Ok(Arc::new(client.map_err(|error| Fault::in_file("midwatch.toml", format!("[model] {}", error.message)))?))
-        }
-    }
+    let key: KeySource = settings.api_key.clone().map(|secret| Arc::new(ModelKey(secret)) as _);
+    let wire = Settings {
+        model: settings.model.clone(),
+        base_url: settings.base_url.clone(),
+        request_timeout: Duration::from_secs(settings.request_timeout_secs),
+        stall: Duration::from_secs(settings.stall_secs),
+        max_response_bytes: MAX_RESPONSE_BYTES,
+    };
+    let client = match settings.provider {
+        Provider::Rehearsal => Ok(Arc::new(Rehearsal::new()) as Arc<dyn ModelClient>),
+        Provider::OpenAi => OpenAi::new(wire, key).map(|client| Arc::new(client) as _),
+        Provider::Anthropic => Anthropic::new(wire, key).map(|client| Arc::new(client) as _),
+    };
+    client.map_err(|error| Fault::in_file("midwatch.toml", format!("[model] {}", error.message)))
 }
 
 /// The model's key, resolved each time a request leaves.

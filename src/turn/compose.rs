@@ -104,10 +104,13 @@ pub fn well_formed(history: impl IntoIterator<Item = Message>) -> Vec<Message> {
             Role::User => message.blocks.retain(is_words),
             Role::Assistant => message.blocks.retain(|block| match block {
                 Block::ToolCall { call, .. } => seen.insert(*call),
+                Block::Reasoning(_) => true,
                 block => is_words(block),
             }),
         }
-        if message.blocks.is_empty() || (made.is_empty() && message.role != Role::User) {
+        // Reasoning alone is no message: whoever may not see it would get an empty one.
+        let says_nothing = message.blocks.iter().all(|block| matches!(block, Block::Reasoning(_)));
+        if says_nothing || (made.is_empty() && message.role != Role::User) {
             continue;
         }
         let results: Vec<Block> = message.calls().map(answer).collect();
@@ -173,6 +176,7 @@ fn tokens(message: &Message) -> usize {
         Block::Text { text, .. } => tokens_of_text(text),
         Block::ToolCall { name, arguments, .. } => tokens_of_text(name) + tokens_of_text(&arguments.to_string()) + 16,
         Block::ToolResult { text, .. } => tokens_of_text(text) + 12,
+        Block::Reasoning(reasoning) => tokens_of_text(&reasoning.raw.to_string()),
     };
     message.blocks.iter().map(of_block).sum::<usize>() + 4
 }
@@ -182,15 +186,16 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::domain::TurnId;
+    use crate::domain::{Reasoning, TurnId};
     use crate::turn::validate::validate;
 
     fn piece() -> impl Strategy<Value = Message> {
         let call = |n: u32| CallId::new(TurnId::from_row(1), n);
         let text = prop_oneof![Just(String::new()), Just("  ".to_owned()), Just("words".to_owned())];
-        let block = (0..3_u8, 1..6_u32, text).prop_map(move |(kind, n, text)| match kind {
+        let block = (0..4_u8, 1..6_u32, text).prop_map(move |(kind, n, text)| match kind {
             0 => Block::Text { text, origin: Origin::Cause },
             1 => Block::ToolCall { call: call(n), name: "read_file".into(), arguments: serde_json::json!({}) },
+            2 => Block::Reasoning(Reasoning { provider: "p".into(), model: "m".into(), raw: n.into() }),
             _ => Block::ToolResult { call: call(n), text, is_error: false, origin: Origin::Workspace },
         });
         let role = prop_oneof![Just(Role::User), Just(Role::Assistant), Just(Role::Tool)];

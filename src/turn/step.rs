@@ -6,7 +6,7 @@ use super::validate::validate;
 use super::verify;
 use crate::domain::{Block, EndReason, Message, Origin, Role};
 use crate::gate::{Outcome, Proposed};
-use crate::model::{Attempt, ErrorClass, Finish, ModelError};
+use crate::model::{Attempt, ErrorClass, Finish, ModelError, Part};
 use crate::store::chain::Kind;
 
 /// Equal failing calls that end a turn.
@@ -132,43 +132,66 @@ fn answered(state: &mut State, attempt: Attempt, cost_usd: f64, tool_use: bool) 
     spent.output_tokens += usage.output_tokens;
     spent.cost_usd += cost_usd;
 
+    let mut text = attempt.text();
     if attempt.finish == Finish::Refused {
-        return conclude(state, EndReason::ModelRefusal, attempt.text, None);
+        return conclude(state, EndReason::ModelRefusal, text, None);
     }
-    if !attempt.calls.is_empty() {
+    if attempt.calls().next().is_some() {
         if !tool_use {
-            return conclude(state, EndReason::RoundLimit, attempt.text, None);
+            return conclude(state, EndReason::RoundLimit, text, None);
         }
         return propose(state, attempt);
     }
-    if let Some(complaint) = verify::complaint(state, &attempt.text) {
+    if let Some(complaint) = verify::complaint(state, &text) {
         if state.saved.verify_attempts < verify::REPAIRS_MAX {
             state.saved.verify_attempts += 1;
             let mut messages = Vec::new();
-            if !attempt.text.trim().is_empty() {
-                messages.push(Message::text(Role::Assistant, attempt.text, Origin::Agent));
+            if !text.trim().is_empty() {
+                let blocks = thoughts_before(&attempt.parts).chain([Block::Text { text, origin: Origin::Agent }]);
+                messages.push(Message { role: Role::Assistant, blocks: blocks.collect() });
             }
             messages.push(Message::text(Role::User, format!("[midwatch: {complaint}]"), Origin::Operator));
             return commit(state, Kind::Completed, messages);
         }
-        return conclude(state, EndReason::VerificationEscalated, attempt.text, Some(complaint));
+        return conclude(state, EndReason::VerificationEscalated, text, Some(complaint));
     }
-    let mut text = attempt.text;
     if attempt.finish == Finish::Length {
         text.push_str("\n\n(The answer reached the model's output limit and ends here.)");
     }
     let reason = if tool_use { EndReason::Natural } else { EndReason::ForcedText };
-    conclude(state, reason, text, None)
+    conclude_after(state, thoughts_before(&attempt.parts).collect(), reason, text, None)
+}
+
+/// What the model thought, where all of it came before its words. An answer in words becomes one text, beside which
+/// thoughts from between its pieces would stand in another order than the model's; then none is kept.
+fn thoughts_before(parts: &[Part]) -> impl Iterator<Item = Block> {
+    let is_thought = |part: &&Part| matches!(part, Part::Reasoning(_));
+    let first = parts.iter().take_while(is_thought).count();
+    let kept = if parts.iter().filter(is_thought).count() == first { first } else { 0 };
+    parts.iter().take(kept).filter_map(|part| match part {
+        Part::Reasoning(reasoning) => Some(Block::Reasoning(reasoning.clone())),
+        Part::Text(_) | Part::Call(_) => None,
+    })
 }
 
 /// Takes the model's calls down. Not one of them runs before this stands in the store.
 fn propose(state: &mut State, attempt: Attempt) -> Effect {
     let mut blocks = Vec::new();
-    if !attempt.text.trim().is_empty() {
-        blocks.push(Block::Text { text: attempt.text, origin: Origin::Agent });
-    }
     let mut open = Vec::new();
-    for wish in attempt.calls.into_iter().take(BATCH_MAX) {
+    for part in attempt.parts {
+        let wish = match part {
+            Part::Text(text) if text.trim().is_empty() => continue,
+            Part::Text(text) => {
+                blocks.push(Block::Text { text, origin: Origin::Agent });
+                continue;
+            }
+            Part::Reasoning(reasoning) => {
+                blocks.push(Block::Reasoning(reasoning));
+                continue;
+            }
+            Part::Call(_) if open.len() == BATCH_MAX => break,
+            Part::Call(wish) => wish,
+        };
         let call = state.next_call();
         let arguments = match &wish.arguments {
             Ok(map) => serde_json::Value::Object(map.clone()),
@@ -248,6 +271,17 @@ fn failed(state: &mut State, error: &ModelError) -> Effect {
 
 /// Ends the turn: closes an open batch, and writes down what the chat is shown.
 fn conclude(state: &mut State, reason: EndReason, words: String, detail: Option<String>) -> Effect {
+    conclude_after(state, Vec::new(), reason, words, detail)
+}
+
+/// As [`conclude`], with what the model thought before its words.
+fn conclude_after(
+    state: &mut State,
+    thoughts: Vec<Block>,
+    reason: EndReason,
+    words: String,
+    detail: Option<String>,
+) -> Effect {
     let mut messages = Vec::new();
     if !state.open.is_empty() {
         let blocks = std::mem::take(&mut state.open).into_iter().map(|proposed| Block::ToolResult {
@@ -259,7 +293,8 @@ fn conclude(state: &mut State, reason: EndReason, words: String, detail: Option<
         messages.push(Message { role: Role::Tool, blocks: blocks.collect() });
     }
     let shown = shown(state, reason, words);
-    messages.push(Message::text(Role::Assistant, shown.clone(), Origin::Agent));
+    let said = Block::Text { text: shown.clone(), origin: Origin::Agent };
+    messages.push(Message { role: Role::Assistant, blocks: thoughts.into_iter().chain([said]).collect() });
     state.push(&messages);
     state.doing = Doing::Concluding;
     let tells_window = state.saved.compacted && !state.fixed.window_told;

@@ -16,7 +16,7 @@ pub fn validate(request: &Request) -> Result<(), String> {
     let mut last = None;
     for (at, message) in request.messages.iter().enumerate() {
         let broken = |rule: &str| Err(format!("message {at} of the request: {rule}"));
-        if message.blocks.is_empty() {
+        if message.blocks.iter().all(|block| matches!(block, Block::Reasoning(_))) {
             return broken("is empty");
         }
         if last == Some(message.role) {

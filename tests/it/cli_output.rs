@@ -12,7 +12,7 @@ use crate::spine::{ANN, BOB, GROUP};
 use crate::support::PATIENCE;
 use crate::support::daemon::{Daemon, cli};
 use crate::support::home::Home;
-use crate::support::model::{Model, Reply};
+use crate::support::model::{KEY, Model, Protocol, Reply};
 use crate::support::telegram::Telegram;
 
 /// Commands of every kind, each with what it reads.
@@ -167,6 +167,23 @@ async fn try_says_why_a_model_did_not_answer() {
     assert_eq!(code, Some(1));
     assert!(stderr.starts_with("turn-1 failed: network: no answer: "), "{stderr}");
     assert!(stderr.contains("Connection refused"), "{stderr}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn try_takes_a_model_of_either_protocol_from_the_environment() {
+    let model = Model::start().await;
+    for (key, base_url) in [("OPENAI", model.url()), ("ANTHROPIC", model.root())] {
+        let home = Home::new();
+        let mut command = midwatch(&home, &["try"]);
+        command.env_remove("OPENAI_API_KEY").env("MIDWATCH_MODEL", "some-model");
+        command.env(format!("{key}_API_KEY"), KEY).env(format!("{key}_BASE_URL"), base_url);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let (code, _) = run(command, "hello\n").await;
+        assert_eq!(code, Some(0), "{key}");
+    }
+    let protocols: Vec<Protocol> = model.requests().iter().map(|request| request.protocol).collect();
+    assert_eq!(protocols, [Protocol::Chat, Protocol::Messages]);
+    model.assert_clean();
 }
 
 #[tokio::test(flavor = "multi_thread")]

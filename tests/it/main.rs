@@ -1,5 +1,6 @@
 //! The real daemon against strict local counterparts: one binary, a module a theme.
 
+mod anthropic;
 mod cli_output;
 mod console;
 mod crash;

@@ -336,6 +336,7 @@ This sets midwatch up in HOME/config. Nothing is written before the end; Ctrl-C 
 
 1. The model
    openai: any server that speaks OpenAI's chat completions: OpenAI, Ollama, llama.cpp, vLLM, …
+   anthropic: Anthropic's own protocol
    rehearsal: built in, no language model, no key
    Provider [openai]:    The server [http://127.0.0.1:11434/v1]:    it must be a URL that begins with http:// or https://
    The server [http://127.0.0.1:11434/v1]:    The key (not shown while you type; or env:NAME, file:PATH; empty: none is needed):    it has fake-model
@@ -343,6 +344,7 @@ This sets midwatch up in HOME/config. Nothing is written before the end; Ctrl-C 
    the model did not answer: auth: HTTP 401: Incorrect API key provided. (invalid_api_key invalid_request_error)
    look at the key: is it whole, is it valid, and is it one of this server?
    Answer again, keep it as it is, or quit? (a/k/q) [a]:    openai: any server that speaks OpenAI's chat completions: OpenAI, Ollama, llama.cpp, vLLM, …
+   anthropic: Anthropic's own protocol
    rehearsal: built in, no language model, no key
    Provider [openai]:    The server [MODEL]:    The key (not shown while you type; or env:NAME, file:PATH; empty: none is needed):    it has fake-model
    The model's name, as the server knows it [fake-model]:    asking it for one word, 60 s at most …

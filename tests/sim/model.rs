@@ -118,23 +118,21 @@ impl ModelClient for SimModel {
             }
             self.life.sleep(wait).await;
             self.life.reach("the model's answer").await;
-            let mut attempt = Attempt { usage: self.usage(), ..Attempt::default() };
-            match fate {
+            let usage = self.usage();
+            let (text, calls, finish) = match fate {
                 Fate::Fails(class) => return Err(self.failure(class)),
                 Fate::Calls => {
-                    attempt.calls = self.calls();
-                    attempt.finish = Finish::Calls;
-                    attempt.text = if chance.is(50) { "Let me look.".to_owned() } else { String::new() };
+                    let calls = self.calls();
+                    let text = if chance.is(50) { "Let me look.".to_owned() } else { String::new() };
+                    (text, calls, Finish::Calls)
                 }
-                Fate::SaysNothing => {}
-                Fate::Declines => attempt.finish = Finish::Refused,
-                _ => attempt.text = self.answer(chat, message, fate),
-            }
-            if fate == Fate::IsCut {
-                attempt.finish = Finish::Length;
-            }
-            on_text(&attempt.text);
-            Ok(attempt)
+                Fate::SaysNothing => (String::new(), Vec::new(), Finish::Stop),
+                Fate::Declines => (String::new(), Vec::new(), Finish::Refused),
+                Fate::IsCut => (self.answer(chat, message, fate), Vec::new(), Finish::Length),
+                _ => (self.answer(chat, message, fate), Vec::new(), Finish::Stop),
+            };
+            on_text(&text);
+            Ok(Attempt::new(text, calls, finish, usage))
         })
     }
 }
@@ -206,7 +204,7 @@ impl SimModel {
         }
         let words = request.messages.iter().flat_map(|message| &message.blocks).map(|block| match block {
             Block::Text { text, .. } | Block::ToolResult { text, .. } => text.as_str(),
-            Block::ToolCall { .. } => "",
+            Block::ToolCall { .. } | Block::Reasoning(_) => "",
         });
         let words: Vec<&str> = words.collect();
         let marks: Vec<(i64, i64)> = words.iter().flat_map(|text| words::marks(text)).collect();

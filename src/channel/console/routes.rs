@@ -18,7 +18,7 @@ use tokio::sync::broadcast;
 use super::wire::{Attached, Cancel, Code, Link, Problem, Said, Say, is_session_name};
 use super::{CHANNEL, Peer};
 use crate::channel::pairing;
-use crate::domain::{ChannelKind, InboxId, OutboxId, SessionId, ThreadKey, TurnId};
+use crate::domain::{Block, ChannelKind, InboxId, OutboxId, SessionId, ThreadKey, TurnId};
 use crate::policy::Mode;
 use crate::session::status::{self, Doubt};
 use crate::session::{SharedServices, closing, intake, take_in};
@@ -273,7 +273,11 @@ async fn session(State(shared): State<Shared>, Path(id): Path<String>) -> Answer
         .await?;
     let messages: Vec<_> = messages
         .into_iter()
-        .map(|line| json!({ "seq": line.seq, "turn": line.turn, "role": line.message.role, "blocks": line.message.blocks }))
+        .map(|mut line| {
+            // Sealed by the provider for the model alone.
+            line.message.blocks.retain(|block| !matches!(block, Block::Reasoning(_)));
+            json!({ "seq": line.seq, "turn": line.turn, "role": line.message.role, "blocks": line.message.blocks })
+        })
         .collect();
     Ok(Json(json!({ "session": session, "messages": messages })))
 }

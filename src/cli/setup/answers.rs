@@ -8,7 +8,7 @@ use super::plan::Old;
 use crate::cli::complain::{Complaint, Exit};
 use crate::cli::{ask, out, probe};
 use crate::config::edit::{self, BotAnswers, Lies, ModelAnswers};
-use crate::config::{Home, Provider, Secret, SecretValue};
+use crate::config::{ANTHROPIC_URL, Home, Provider, Secret, SecretValue};
 
 /// Where a key that was typed is put, beneath the configuration's folder.
 const MODEL_KEY: &str = "secrets/model.key";
@@ -74,12 +74,9 @@ fn about(provider: Provider) -> About {
         "rehearsal" => {
             About { words: "built in, no language model, no key", base_url: "", model: None, needs_key: false }
         }
-        "anthropic" => About {
-            words: "Anthropic's own protocol",
-            base_url: "https://api.anthropic.com",
-            model: None,
-            needs_key: true,
-        },
+        "anthropic" => {
+            About { words: "Anthropic's own protocol", base_url: ANTHROPIC_URL, model: None, needs_key: true }
+        }
         _ => About {
             words: "any server that speaks OpenAI's chat completions: OpenAI, Ollama, llama.cpp, vLLM, …",
             base_url: "http://127.0.0.1:11434/v1",
@@ -144,12 +141,15 @@ pub(super) fn model_of_flags(home: &Home, old: &Old, flags: &Flags) -> Result<Gi
         if flags.model.is_none() {
             return Err(missing("--model"));
         }
-        if key.is_none() {
+        if key.is_none() && flags.base_url.is_none() {
             return Err(missing("--api-key-env or --api-key-file"));
         }
     }
     let api_key = key.as_ref().map(Given::lies);
-    let answers = ModelAnswers { provider, model: flags.model.clone(), base_url: flags.base_url.clone(), api_key };
+    // Written down, for an old line would send the key to the server of another provider.
+    let own = (provider == Provider::Anthropic).then(|| ANTHROPIC_URL.to_owned());
+    let base_url = flags.base_url.clone().or(own);
+    let answers = ModelAnswers { provider, model: flags.model.clone(), base_url, api_key };
     Ok((answers, key))
 }
 
@@ -220,7 +220,7 @@ pub(super) async fn ask_model(
             let stays = configured.as_ref().filter(|configured| configured.base_url.as_ref() == Some(&base_url));
             match stays.and_then(|configured| configured.api_key.clone()).filter(|_| before.is_none()) {
                 Some(key) => ask_secret("   The key", MODEL_KEY, Some("as it is now"))?.or(Some(Given::Named(key))),
-                None if about.needs_key => ask_secret("   The key", MODEL_KEY, None)?,
+                None if about.needs_key && base_url == about.base_url => ask_secret("   The key", MODEL_KEY, None)?,
                 None => ask_secret("   The key", MODEL_KEY, Some("none is needed"))?,
             }
         }
@@ -228,9 +228,9 @@ pub(super) async fn ask_model(
     let model = match flag(&flags.model) {
         Some(model) => model,
         None => {
-            let names = match provider {
-                Provider::OpenAi if !flags.no_verify => known_names(home, &base_url, key.as_ref()).await,
-                _ => Vec::new(),
+            let names = match flags.no_verify {
+                true => Vec::new(),
+                false => known_names(home, provider, &base_url, key.as_ref()).await,
             };
             let only = Some(&names).filter(|names| names.len() == 1).and_then(|names| names.first());
             let example = about.model.filter(|_| names.is_empty());
@@ -246,12 +246,12 @@ pub(super) async fn ask_model(
 }
 
 /// The models that the server says it has, shown as far as a screen takes them.
-async fn known_names(home: &Home, base_url: &str, key: Option<&Given>) -> Vec<String> {
+async fn known_names(home: &Home, provider: Provider, base_url: &str, key: Option<&Given>) -> Vec<String> {
     let secret = key.map(|key| match key {
         Given::Named(lies) => lies.secret(&home.config),
         Given::Typed { value, .. } => Secret::held(value),
     });
-    let names = probe::model_names(base_url, secret.as_ref(), NAMES_WAIT).await;
+    let names = probe::model_names(provider, base_url, secret.as_ref(), NAMES_WAIT).await;
     if !names.is_empty() {
         let more =
             if names.len() > NAMES_SHOWN { format!(" and {} more", names.len() - NAMES_SHOWN) } else { String::new() };

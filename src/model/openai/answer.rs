@@ -5,25 +5,13 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use crate::model::{Attempt, Finish, OnText, ProposedCall, Usage};
+use crate::model::wire::{Fault, Making, Took, nonsense};
+use crate::model::{Attempt, Finish, OnText, ProposedCall, Usage, object};
 
 /// The most calls one answer may propose.
 const CALLS_MAX: usize = 64;
-
-/// A piece that makes the answer worthless.
-#[derive(Debug, PartialEq)]
-pub(super) enum Fault {
-    /// The server reports an error in its own words.
-    Reported(Value),
-    /// This is no chat completion.
-    Nonsense(String),
-}
-
-fn nonsense<T>(what: impl Into<String>) -> Result<T, Fault> {
-    Err(Fault::Nonsense(what.into()))
-}
 
 /// Why the server says it stopped.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -60,18 +48,15 @@ impl Draft {
     }
 }
 
-fn object(text: &str) -> Option<Map<String, Value>> {
-    serde_json::from_str(text).ok()
-}
+impl Making for Answer {
+    const END: &'static str = "a finish_reason";
 
-impl Answer {
-    /// Takes one chunk of a stream; true when it brought something of the answer, which a keep-alive does not.
-    pub(super) fn take_chunk(&mut self, chunk: &Value, on_text: OnText<'_>) -> Result<bool, Fault> {
-        self.take(chunk, "delta", on_text)
+    fn take_event(&mut self, chunk: &Value, on_text: OnText<'_>) -> Result<Took, Fault> {
+        let progress = self.take(chunk, "delta", on_text)?;
+        Ok(if progress { Took::Piece } else { Took::Nothing })
     }
 
-    /// Takes a completion that was not streamed.
-    pub(super) fn take_whole(&mut self, completion: &Value, on_text: OnText<'_>) -> Result<(), Fault> {
+    fn take_whole(&mut self, completion: &Value, on_text: OnText<'_>) -> Result<(), Fault> {
         self.take(completion, "message", on_text)?;
         let choice = completion.get("choices").and_then(|choices| choices.get(0));
         match choice.map(|choice| choice.get("message").unwrap_or(&Value::Null)) {
@@ -81,6 +66,32 @@ impl Answer {
         }
     }
 
+    fn finish(self) -> Option<Attempt> {
+        let reason = self.reason?;
+        let Self { mut text, refusal, calls, usage, .. } = self;
+        if reason == Reason::Filtered || !refusal.is_empty() {
+            if !text.is_empty() && !refusal.is_empty() {
+                text.push_str("\n\n");
+            }
+            text.push_str(&refusal);
+            // Calls beside a refusal are dropped: what a filter cut is not what the model meant to do.
+            return Some(Attempt::new(text, Vec::new(), Finish::Refused, usage));
+        }
+        let calls: Vec<ProposedCall> = calls
+            .into_iter()
+            .filter(|draft| !draft.name.is_empty() || !draft.arguments.is_empty())
+            .map(|draft| ProposedCall::of_text(draft.name, draft.arguments, reason == Reason::Length))
+            .collect();
+        let finish = match reason {
+            Reason::Length => Finish::Length,
+            _ if calls.is_empty() => Finish::Stop,
+            _ => Finish::Calls,
+        };
+        Some(Attempt::new(text, calls, finish, usage))
+    }
+}
+
+impl Answer {
     fn take(&mut self, piece: &Value, key: &'static str, on_text: OnText<'_>) -> Result<bool, Fault> {
         check_error(piece)?;
         if !piece.is_object() {
@@ -203,41 +214,6 @@ impl Answer {
                 || (!arguments.trim().is_empty() && draft.is_whole()));
         (!begins).then_some(at)
     }
-
-    /// The complete answer; nothing while the server has not said that it is one.
-    pub(super) fn finish(self) -> Option<Attempt> {
-        let reason = self.reason?;
-        let Self { mut text, refusal, calls, usage, .. } = self;
-        if reason == Reason::Filtered || !refusal.is_empty() {
-            if !text.is_empty() && !refusal.is_empty() {
-                text.push_str("\n\n");
-            }
-            text.push_str(&refusal);
-            // Calls beside a refusal are dropped: what a filter cut is not what the model meant to do.
-            return Some(Attempt { text, calls: Vec::new(), finish: Finish::Refused, usage });
-        }
-        let calls: Vec<ProposedCall> = calls
-            .into_iter()
-            .filter(|draft| !draft.name.is_empty() || !draft.arguments.is_empty())
-            .map(|draft| propose(draft, reason))
-            .collect();
-        let finish = match reason {
-            Reason::Length => Finish::Length,
-            _ if calls.is_empty() => Finish::Stop,
-            _ => Finish::Calls,
-        };
-        Some(Attempt { text, calls, finish, usage })
-    }
-}
-
-fn propose(Draft { name, arguments, .. }: Draft, reason: Reason) -> ProposedCall {
-    let arguments = match object(&arguments) {
-        Some(object) => Ok(object),
-        // Calls without arguments come with no text at all; but where the limit cut, nothing is not the same as `{}`.
-        None if arguments.trim().is_empty() && reason != Reason::Length => Ok(Map::new()),
-        None => Err(arguments),
-    };
-    ProposedCall { name, arguments }
 }
 
 fn list<'v>(value: &'v Value, key: &str) -> impl Iterator<Item = &'v Value> + use<'v> {
@@ -286,15 +262,18 @@ mod tests {
     fn made(deltas: &[Value], reason: &str) -> Attempt {
         let mut answer = Answer::default();
         for delta in deltas {
-            answer.take_chunk(&json!({"choices": [{"index": 0, "delta": delta}]}), &|_| {}).unwrap();
+            answer.take_event(&json!({"choices": [{"index": 0, "delta": delta}]}), &|_| {}).unwrap();
         }
-        answer.take_chunk(&json!({"choices": [{"delta": {}, "finish_reason": reason}]}), &|_| {}).unwrap();
+        answer.take_event(&json!({"choices": [{"delta": {}, "finish_reason": reason}]}), &|_| {}).unwrap();
         answer.finish().unwrap()
     }
 
     fn calls(deltas: &[Value], reason: &str) -> Vec<(String, String)> {
-        let calls = made(deltas, reason).calls.into_iter();
-        calls.map(|call| (call.name, call.arguments.map_or_else(|raw| raw, |o| Value::from(o).to_string()))).collect()
+        let text = |call: &ProposedCall| {
+            let arguments = call.arguments.clone().map_or_else(|raw| raw, |object| Value::from(object).to_string());
+            (call.name.clone(), arguments)
+        };
+        made(deltas, reason).calls().map(text).collect()
     }
 
     fn part(index: Value, id: Value, name: Value, arguments: Value) -> Value {
@@ -436,15 +415,15 @@ mod tests {
         ] {
             let attempt = made(&deltas, reason);
             assert_eq!(
-                (attempt.finish, &*attempt.text, attempt.calls.len()),
+                (attempt.finish, &*attempt.text(), attempt.calls().count()),
                 (finish, expected_text, expected_calls),
                 "{name}"
             );
         }
         // B115: cut at the limit, nothing is not the same as no arguments.
-        assert_eq!(made(&[bare()], "length").calls[0].arguments, Err(String::new()));
-        assert_eq!(made(&[call()], "length").calls[0].arguments, Err("{\"p".into()));
-        assert_eq!(made(&[call()], "tool_calls").calls[0].arguments, Err("{\"p".into()));
+        assert_eq!(made(&[bare()], "length").calls().next().unwrap().arguments, Err(String::new()));
+        assert_eq!(made(&[call()], "length").calls().next().unwrap().arguments, Err("{\"p".into()));
+        assert_eq!(made(&[call()], "tool_calls").calls().next().unwrap().arguments, Err("{\"p".into()));
     }
 
     #[test]
@@ -461,7 +440,11 @@ mod tests {
             ("another answer", json!({"choices": [{"index": 1, "delta": {"content": "b"}}]}), false),
             ("an empty call", part_chunk(part(json!(0), Value::Null, Value::Null, json!(""))), false),
         ] {
-            assert_eq!(Answer::default().take_chunk(&chunk, &|_| {}), Ok(expected), "{name}");
+            assert_eq!(
+                Answer::default().take_event(&chunk, &|_| {}),
+                Ok(if expected { Took::Piece } else { Took::Nothing }),
+                "{name}"
+            );
         }
     }
 
@@ -480,11 +463,11 @@ mod tests {
             ("no object", json!(5), false),
             ("an unknown end", json!({"choices": [{"finish_reason": "network_error"}]}), false),
         ] {
-            let fault = Answer::default().take_chunk(&chunk, &|_| {}).unwrap_err();
+            let fault = Answer::default().take_event(&chunk, &|_| {}).unwrap_err();
             assert_eq!(matches!(fault, Fault::Reported(_)), reported, "{name}");
         }
         let many: Vec<Value> = (0..=CALLS_MAX).map(|i| json!({"index": i, "function": {"name": "a"}})).collect();
-        let fault = Answer::default().take_chunk(&part_chunk(json!({"tool_calls": many})), &|_| {}).unwrap_err();
+        let fault = Answer::default().take_event(&part_chunk(json!({"tool_calls": many})), &|_| {}).unwrap_err();
         assert_eq!(fault, Fault::Nonsense("the answer proposes more than 64 calls".into()));
     }
 
@@ -500,7 +483,7 @@ mod tests {
         let usage = json!({"prompt_tokens": 9, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 5}});
         let whole = json!({"choices": [{"message": message, "finish_reason": "tool_calls"}], "usage": usage});
         let attempt = take(whole).unwrap().unwrap();
-        assert_eq!((attempt.calls.len(), attempt.finish), (3, Finish::Calls));
+        assert_eq!((attempt.calls().count(), attempt.finish), (3, Finish::Calls));
         assert_eq!(attempt.usage, Usage { input_tokens: 9, output_tokens: 4, cached_tokens: 5 });
         assert_eq!(take(json!({"choices": [{"message": {"content": "half"}}]})), Ok(None), "no reason, no end");
         for empty in [

@@ -8,12 +8,7 @@ use serde_json::{Value, json};
 
 use crate::domain::{Block, Message, Role};
 use crate::model::Request;
-
-/// Stands for a text that is empty.
-const NOTHING: &str = "(empty)";
-
-/// The longest tool name servers take.
-const NAME_MAX: usize = 64;
+use crate::model::sendable::{self, NOTHING};
 
 /// The body; `limit_key` is the name under which this server knows the output limit.
 pub(super) fn of(request: &Request, model: &str, limit_key: &str) -> Value {
@@ -74,43 +69,16 @@ fn push(messages: &mut Vec<Value>, message: &Message) {
 
 fn call(block: &Block) -> Option<Value> {
     let Block::ToolCall { call, name, arguments } = block else { return None };
-    let arguments = match arguments {
-        Value::Object(_) => arguments.to_string(),
-        Value::String(raw) => json!({"raw": raw}).to_string(),
-        other => json!({"raw": other.to_string()}).to_string(),
-    };
-    let function = json!({"name": sendable_name(name), "arguments": arguments});
+    let function = json!({"name": sendable::name(name), "arguments": sendable::arguments(arguments).to_string()});
     Some(json!({"id": call.to_string(), "type": "function", "function": function}))
-}
-
-/// A name the model made up, in the alphabet that servers check on the way back in.
-fn sendable_name(name: &str) -> String {
-    let fits = |c: char| if c.is_ascii_alphanumeric() || c == '_' || c == '-' { c } else { '_' };
-    let name: String = name.chars().take(NAME_MAX).map(fits).collect();
-    if name.is_empty() { "unnamed".to_owned() } else { name }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{CallId, Origin, TurnId};
+    use crate::domain::Origin;
     use crate::model::ToolSchema;
-
-    fn id(number: u32) -> CallId {
-        CallId::new(TurnId::from_row(4), number)
-    }
-
-    fn text(text: &str) -> Block {
-        Block::Text { text: text.into(), origin: Origin::Cause }
-    }
-
-    fn result(number: u32, text: &str, is_error: bool) -> Block {
-        Block::ToolResult { call: id(number), text: text.into(), is_error, origin: Origin::Workspace }
-    }
-
-    fn proposal(number: u32, name: &str, arguments: Value) -> Block {
-        Block::ToolCall { call: id(number), name: name.into(), arguments }
-    }
+    use crate::model::stand::{proposal, result, text};
 
     fn sent(role: Role, blocks: Vec<Block>) -> Value {
         let mut messages = Vec::new();

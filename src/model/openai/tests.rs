@@ -1,95 +1,27 @@
 //! What comes back over a real connection, and what we make of it.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use axum::body::{Body, Bytes};
-use axum::http::{HeaderMap, StatusCode, Uri};
-use axum::response::IntoResponse;
-use futures_util::stream;
-use serde_json::json;
+use axum::body::Body;
+use axum::http::StatusCode;
+use futures_util::{StreamExt, stream};
+use reqwest::Url;
+use reqwest::header::CONTENT_TYPE;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::{sleep, timeout};
 
 use super::*;
-use crate::domain::{Message, Origin, Role};
-use crate::model::{Finish, ProposedCall, ToolSchema, Usage};
+use crate::model::stand::{
+    KEY, Key, STALL, Server, answering, broken_owl, every, fold, is_the_same_in_pieces, key, read, request, settings,
+    summary,
+};
+use crate::model::wire::is_loopback;
+use crate::model::{ErrorClass, Finish, ProposedCall, Usage};
 
-const KEY: &str = "sk-test-0123456789";
-
-struct Key(Result<&'static str, &'static str>);
-
-impl ApiKey for Key {
-    fn with(&self, use_it: &mut dyn FnMut(&str)) -> Result<(), String> {
-        self.0.map(use_it).map_err(str::to_owned)
-    }
-}
-
-/// What the server saw: path, headers, body.
-type Seen = Arc<Mutex<Vec<(String, HeaderMap, Value)>>>;
-
-/// A server that gives every request the same answer.
-struct Server {
-    base_url: String,
-    seen: Seen,
-    task: tokio::task::JoinHandle<()>,
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
-impl Server {
-    async fn start<A, F>(answer: F) -> Self
-    where
-        A: IntoResponse + Send,
-        F: Fn() -> A + Clone + Send + Sync + 'static,
-    {
-        let seen = Seen::default();
-        let log = Arc::clone(&seen);
-        let app = axum::Router::new().fallback(move |uri: Uri, headers: HeaderMap, body: Bytes| {
-            let body = serde_json::from_slice(&body).unwrap_or_default();
-            log.lock().unwrap().push((uri.path().to_owned(), headers, body));
-            std::future::ready(answer())
-        });
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let base_url = format!("http://{}/v1/", listener.local_addr().unwrap());
-        let task = tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
-        Self { base_url, seen, task }
-    }
-
-    fn client(&self, key: KeySource) -> OpenAi {
-        OpenAi::new(settings(&self.base_url), key).unwrap()
-    }
-}
-
-fn settings(base_url: &str) -> OpenAiSettings {
-    OpenAiSettings {
-        model: "qwen3:8b".into(),
-        base_url: base_url.into(),
-        request_timeout: Duration::from_secs(20),
-        stall: Duration::from_secs(10),
-        max_response_bytes: 1 << 20,
-    }
-}
-
-fn request() -> Request {
-    let tool = |name: &str| ToolSchema {
-        name: name.into(),
-        description: "Does.".into(),
-        parameters: json!({"type": "object"}),
-    };
-    Request {
-        system: "You are midwatch.".into(),
-        messages: vec![Message::text(Role::User, "hi", Origin::Cause)],
-        tools: vec![tool("read_file")],
-        max_output_tokens: 64,
-        tool_use: true,
-    }
-}
-
-fn key() -> KeySource {
-    Some(Arc::new(Key(Ok(KEY))))
+fn client(server: &Server, key: KeySource) -> OpenAi {
+    OpenAi::new(settings(&server.base_url), key).unwrap()
 }
 
 fn event(chunk: &Value) -> String {
@@ -126,21 +58,10 @@ fn good() -> (String, Attempt) {
         name: name.into(),
         arguments: Ok(arguments.as_object().unwrap().clone()),
     };
-    let attempt = Attempt {
-        text: "Zwölf 🦉🦉.".into(),
-        calls: vec![proposed("read_file", json!({"path": "nötes.md"})), proposed("list_files", json!({}))],
-        finish: Finish::Calls,
-        usage: Usage { input_tokens: 30, output_tokens: 7, cached_tokens: 0 },
-    };
+    let calls = vec![proposed("read_file", json!({"path": "nötes.md"})), proposed("list_files", json!({}))];
+    let usage = Usage { input_tokens: 30, output_tokens: 7, cached_tokens: 0 };
+    let attempt = Attempt::new("Zwölf 🦉🦉.".into(), calls, Finish::Calls, usage);
     (events.concat(), attempt)
-}
-
-/// One line for an outcome.
-fn summary(outcome: &Result<Attempt, ModelError>) -> String {
-    match outcome {
-        Ok(attempt) => format!("{:?} `{}` calls {}", attempt.finish, attempt.text, attempt.calls.len()),
-        Err(error) => error.to_string(),
-    }
 }
 
 #[tokio::test]
@@ -263,17 +184,8 @@ async fn what_comes_back_and_what_we_make_of_it() {
         ("elsewhere", 302, "text/html", String::new(), "bad_request: HTTP 302: redirects elsewhere: check base_url"),
         ("a long refusal", 500, "text/plain", "x".repeat(200_000), &format!("network: HTTP 500: {}", "x".repeat(490))),
     ] {
-        let server = Server::start(move || {
-            let mut response = (StatusCode::from_u16(status).unwrap(), body.clone()).into_response();
-            response.headers_mut().remove(CONTENT_TYPE);
-            if !kind.is_empty() {
-                response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-            }
-            response.headers_mut().insert("location", HeaderValue::from_static("/elsewhere"));
-            response
-        })
-        .await;
-        let outcome = server.client(key()).attempt(&request(), &|_| {}).await;
+        let server = Server::start(move || answering(status, kind, body.clone())).await;
+        let outcome = client(&server, key()).attempt(&request(), &|_| {}).await;
         assert_eq!(summary(&outcome), expected, "{name}");
         assert_eq!(server.seen.lock().unwrap().len(), 1, "{name}: one attempt, one request");
     }
@@ -283,18 +195,18 @@ async fn what_comes_back_and_what_we_make_of_it() {
 async fn a_request_goes_out_as_it_should() {
     let server = Server::start(|| ([(CONTENT_TYPE, "text/event-stream")], good().0)).await;
     let heard = Mutex::new(String::new());
-    let client = server.client(key());
-    let attempt = client.attempt(&request(), &|piece| heard.lock().unwrap().push_str(piece)).await.unwrap();
+    let asking = client(&server, key());
+    let attempt = asking.attempt(&request(), &|piece| heard.lock().unwrap().push_str(piece)).await.unwrap();
     assert_eq!(attempt, good().1);
-    assert_eq!(*heard.lock().unwrap(), attempt.text);
-    assert_eq!(client.name(), "qwen3:8b");
-    server.client(None).attempt(&request(), &|_| {}).await.unwrap();
+    assert_eq!(*heard.lock().unwrap(), attempt.text());
+    assert_eq!(asking.name(), "m");
+    client(&server, None).attempt(&request(), &|_| {}).await.unwrap();
 
     let seen = server.seen.lock().unwrap();
     let (path, headers, body) = &seen[0];
     assert_eq!(path, "/v1/chat/completions");
     assert_eq!(headers[AUTHORIZATION], format!("Bearer {KEY}"));
-    assert_eq!((&body["model"], &body["stream"]), (&json!("qwen3:8b"), &json!(true)));
+    assert_eq!((&body["model"], &body["stream"]), (&json!("m"), &json!(true)));
     assert_eq!((&body["stream_options"], &body["max_tokens"]), (&json!({"include_usage": true}), &json!(64)));
     assert_eq!(seen[1].1.get(AUTHORIZATION), None, "no key, no header");
 }
@@ -302,7 +214,7 @@ async fn a_request_goes_out_as_it_should() {
 #[tokio::test]
 async fn a_wait_the_server_asks_for_is_passed_on() {
     let server = Server::start(|| (StatusCode::TOO_MANY_REQUESTS, [("retry-after", "7")], "slow down")).await;
-    let error = server.client(None).attempt(&request(), &|_| {}).await.unwrap_err();
+    let error = client(&server, None).attempt(&request(), &|_| {}).await.unwrap_err();
     assert_eq!((error.class, error.retry_after), (ErrorClass::Overload, Some(Duration::from_secs(7))));
 }
 
@@ -376,7 +288,7 @@ async fn a_key_is_asked_for_only_when_it_is_used() {
         assert_eq!(summary(&client.attempt(&request(), &|_| {}).await), expected, "{name}");
     }
     let client = OpenAi::new(settings("http://127.0.0.1:9"), Some(Arc::new(Key(Ok("sk-a\n"))))).unwrap();
-    let header = client.authorization().unwrap().unwrap();
+    let header = client.wire.key_value().unwrap().unwrap();
     assert_eq!((header.to_str().unwrap(), &*format!("{header:?}")), ("Bearer sk-a", "Sensitive"));
 }
 
@@ -391,7 +303,7 @@ fn a_base_url_is_checked_at_once() {
         ("http://me:pw@host/v1", Err("bad_request: base_url holds a user or password: a key belongs into api_key")),
     ] {
         let made = OpenAi::new(settings(base_url), None);
-        let made = made.map(|made| format!("{} {}", made.url, made.limit_key)).map_err(|err| err.to_string());
+        let made = made.map(|made| format!("{} {}", made.wire.url, made.limit_key)).map_err(|err| err.to_string());
         assert_eq!(made.as_deref().map_err(String::as_str), expected, "{base_url}");
     }
     for (url, expected) in [
@@ -406,22 +318,10 @@ fn a_base_url_is_checked_at_once() {
     }
 }
 
-/// The outcome of these bytes, in pieces of this size, without a connection.
-async fn fold(bytes: &[u8], piece: usize) -> Result<Attempt, ModelError> {
-    let pieces: Vec<Result<Vec<u8>, String>> = bytes.chunks(piece).map(|piece| Ok(piece.to_vec())).collect();
-    let events = sse::events(stream::iter(pieces), Limits { total_bytes: 1 << 20, event_bytes: 1 << 20 });
-    read_stream(events, Duration::from_secs(40), &Teller { authorization: None }, &|_| {}).await
-}
-
 #[tokio::test]
 async fn an_answer_is_the_same_in_pieces_of_any_size() {
     let (bytes, attempt) = good();
-    let crlf = bytes.replace('\n', "\r\n");
-    for bytes in [bytes, crlf] {
-        for piece in [1, 2, 3, 7, bytes.len()] {
-            assert_eq!(fold(bytes.as_bytes(), piece).await.as_ref(), Ok(&attempt), "in pieces of {piece}");
-        }
-    }
+    is_the_same_in_pieces(Answer::default, &bytes, &attempt).await;
 }
 
 #[tokio::test]
@@ -430,11 +330,11 @@ async fn a_cut_at_any_byte_is_never_a_complete_answer() {
     let reason = bytes.find("\"finish_reason\":\"tool_calls\"").unwrap();
     let complete_from = reason + bytes[reason..].find("\n\n").unwrap() + 2;
     for cut in 0..=bytes.len() {
-        let outcome = fold(&bytes.as_bytes()[..cut], 7).await;
+        let outcome = fold(Answer::default(), &bytes.as_bytes()[..cut], 7).await;
         match outcome {
             Ok(made) => {
                 assert!(cut >= complete_from, "complete at byte {cut} of {}", bytes.len());
-                assert_eq!((&made.text, &made.calls), (&attempt.text, &attempt.calls), "cut at {cut}");
+                assert_eq!(made.parts, attempt.parts, "cut at {cut}");
             }
             Err(error) => {
                 assert!(cut < complete_from, "incomplete at byte {cut}: {error}");
@@ -446,35 +346,27 @@ async fn a_cut_at_any_byte_is_never_a_complete_answer() {
 
 #[tokio::test]
 async fn bytes_that_are_no_text_are_an_error() {
-    let mut bytes = good().0.into_bytes();
-    let at = bytes.iter().position(|byte| *byte == 0xF0).unwrap();
-    bytes[at + 1] = b'x';
-    assert_eq!(summary(&fold(&bytes, 3).await), "network: the answer was cut: the answer is not UTF-8");
+    let bytes = broken_owl(good().0);
+    assert_eq!(
+        summary(&fold(Answer::default(), &bytes, 3).await),
+        "network: the answer was cut: the answer is not UTF-8"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn b126_twenty_minutes_of_keep_alives_end_at_the_stall() {
-    let every = |seconds: u64, piece: String| {
-        stream::repeat(piece).then(move |piece| async move {
-            sleep(Duration::from_secs(seconds)).await;
-            Ok::<_, String>(piece)
-        })
-    };
-    let limits = Limits { total_bytes: 1 << 20, event_bytes: 1 << 20 };
-    let teller = Teller { authorization: None };
-    let stall = Duration::from_secs(40);
     let usage = event(&json!({"choices": [], "usage": {"prompt_tokens": 1}}));
     let bare = delta(json!({"role": "assistant", "content": ""}));
     for (name, piece) in [("comments", ": ping\n\n".to_owned()), ("empty deltas", bare), ("usage", usage)] {
         let hi = stream::iter([Ok(delta(json!({"content": "hi"})))]);
-        let events = sse::events(hi.chain(every(1, piece)), limits);
-        let outcome = timeout(Duration::from_secs(41), read_stream(events, stall, &teller, &|_| {})).await.unwrap();
+        let reading = read(Answer::default(), hi.chain(every(1, piece)));
+        let outcome = timeout(STALL + Duration::from_secs(1), reading).await.unwrap();
         assert_eq!(summary(&outcome), "network: stalled: nothing of the answer for 40 s", "{name}");
     }
     // A slow answer is no stall, and neither is a model that thinks for long.
     let thought = delta(json!({"reasoning_content": "hm"}));
     let slow = every(30, thought).take(20).chain(every(30, delta(json!({"content": "x"}))).take(20));
     let slow = slow.chain(stream::iter([Ok(end("stop"))]));
-    let outcome = read_stream(sse::events(slow, limits), stall, &teller, &|_| {}).await;
+    let outcome = read(Answer::default(), slow).await;
     assert_eq!(summary(&outcome), format!("Stop `{}` calls 0", "x".repeat(20)));
 }

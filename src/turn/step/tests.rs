@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::domain::{Budget, Spent, TurnId};
+use crate::domain::{Budget, Reasoning, Spent, TurnId};
 use crate::gate::Passage;
 use crate::model::{ProposedCall, Request, Usage};
 use crate::store::chain::Numbered;
@@ -42,13 +42,13 @@ fn state() -> State {
 
 fn words(text: &str) -> Event {
     let usage = Usage { input_tokens: 100, output_tokens: 10, cached_tokens: 0 };
-    Event::Answered(Attempt { text: text.into(), usage, ..Attempt::default() }, 0.0)
+    Event::Answered(Attempt::new(text.into(), Vec::new(), Finish::Stop, usage), 0.0)
 }
 
 fn calls(names: &[&str]) -> Event {
     let calls =
         names.iter().map(|name| ProposedCall { name: (*name).into(), arguments: Ok(serde_json::Map::new()) }).collect();
-    Event::Answered(Attempt { calls, finish: Finish::Calls, ..Attempt::default() }, 0.0)
+    Event::Answered(Attempt::new(String::new(), calls, Finish::Calls, Usage::default()), 0.0)
 }
 
 fn outcome(state: &State, text: &str, is_error: bool) -> Event {
@@ -185,7 +185,7 @@ fn tokens_and_the_day_are_limits() {
     let (state, _) = step(state(), Event::Begin);
     let usage = Usage { input_tokens: 9_990, output_tokens: 10, cached_tokens: 0 };
     let calls = vec![ProposedCall { name: "list_files".into(), arguments: Ok(serde_json::Map::new()) }];
-    let (state, _) = step(state, Event::Answered(Attempt { calls, usage, ..Attempt::default() }, 0.0));
+    let (state, _) = step(state, Event::Answered(Attempt::new(String::new(), calls, Finish::Calls, usage), 0.0));
     let (state, _) = step(state, Event::Committed);
     let event = outcome(&state, "x", false);
     let (state, _) = step(state, event);
@@ -274,4 +274,49 @@ fn a_batch_that_a_crash_left_is_run_and_not_asked_for_again() {
 fn a_driver_that_is_out_of_step_ends_the_turn_instead_of_going_on() {
     let (_, effect) = step(state(), Event::Committed);
     assert_eq!(ended(effect).reason, EndReason::Failed);
+}
+
+fn thought(text: &str) -> Part {
+    Part::Reasoning(Reasoning { provider: "anthropic".into(), model: "m".into(), raw: text.into() })
+}
+
+/// `t` for a thought, `w` for words, `c` for a call, in the order in which they are stored.
+fn order(message: &Message) -> String {
+    let letter = |block: &Block| match block {
+        Block::Reasoning(_) => 't',
+        Block::Text { .. } => 'w',
+        Block::ToolCall { .. } => 'c',
+        Block::ToolResult { .. } => 'r',
+    };
+    message.blocks.iter().map(letter).collect()
+}
+
+#[test]
+fn b121_what_a_model_thought_keeps_its_place_or_is_left_out() {
+    let word = |text: &str| Part::Text(text.into());
+    let call = || Part::Call(ProposedCall { name: "list_files".into(), arguments: Ok(serde_json::Map::new()) });
+    let answer = |parts: Vec<Part>| Event::Answered(Attempt { parts, ..Attempt::default() }, 0.0);
+    let many = [vec![thought("a")], (0..20).map(|_| call()).collect(), vec![thought("b")]].concat();
+    for (name, parts, expected) in [
+        ("between calls", vec![thought("a"), call(), thought("b"), call(), word("so")], "tctcw".to_owned()),
+        ("words of nothing", vec![thought("a"), word(" "), call()], "tc".to_owned()),
+        ("nothing follows what is too much", many, format!("t{}", "c".repeat(16))),
+    ] {
+        let (state, _) = step(state(), Event::Begin);
+        let Effect::Commit { messages, .. } = step(state, answer(parts)).1 else { panic!("{name}: no proposal") };
+        assert_eq!(order(&messages[0]), expected, "{name}");
+    }
+    for (name, parts, shown, expected) in [
+        ("before the words", vec![thought("a"), thought("b"), word("so"), word(" it is")], "so it is", "ttw"),
+        ("between the words", vec![thought("a"), word("so"), thought("b"), word("it is")], "so\n\nit is", "w"),
+        ("after the words", vec![word("so"), thought("a")], "so", "w"),
+    ] {
+        let (state, _) = step(state(), Event::Begin);
+        let conclusion = ended(step(state, answer(parts)).1);
+        assert_eq!((conclusion.shown.as_str(), order(&conclusion.messages[0]).as_str()), (shown, expected), "{name}");
+    }
+    // A thought alone is an empty answer, and leaves nothing in the history.
+    let (state, _) = step(state(), Event::Begin);
+    let Effect::Commit { messages, .. } = step(state, answer(vec![thought("a")])).1 else { panic!("no repair") };
+    assert_eq!(messages.iter().map(|message| message.role).collect::<Vec<_>>(), [Role::User]);
 }

@@ -25,14 +25,14 @@ use crate::support::oracle;
 use crate::support::telegram::Telegram;
 
 /// The operator, in a private chat that is linked as `home`.
-pub(super) const ANN: i64 = 501;
+pub(crate) const ANN: i64 = 501;
 /// Somebody else.
 pub(super) const BOB: i64 = 602;
 /// A supergroup.
 pub(super) const GROUP: i64 = -1_009;
 
 /// A platform, a model, and a home that links Ann's private chat and may read there.
-pub(super) async fn stage() -> (Telegram, Model, Home) {
+pub(crate) async fn stage() -> (Telegram, Model, Home) {
     let (telegram, model) = (Telegram::start().await, Model::start().await);
     let home = Home::new()
         .model(&model)
@@ -44,7 +44,7 @@ pub(super) async fn stage() -> (Telegram, Model, Home) {
 }
 
 /// Waits until nothing runs, then asks the oracle.
-pub(super) async fn kept(home: &Home, telegram: &Telegram, model: &Model) {
+pub(crate) async fn kept(home: &Home, telegram: &Telegram, model: &Model) {
     oracle::at_rest(home).await;
     oracle::assert_promises(home, telegram, model);
 }

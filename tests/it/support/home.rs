@@ -70,6 +70,12 @@ impl Home {
             .set("model", "api_key", "{ env = \"OPENAI_API_KEY\" }")
     }
 
+    /// Uses this model over Anthropic's protocol.
+    pub(crate) fn anthropic(self, model: &Model) -> Self {
+        let url = model.root();
+        self.model(model).set("model", "provider", "\"anthropic\"").set("model", "base_url", &format!("\"{url}\""))
+    }
+
     /// Falls back to this model, under the name `fallback-model`.
     pub(crate) fn fallback(self, model: &Model) -> Self {
         let url = model.url();

@@ -37,7 +37,7 @@ const KEYS: &[&str] = &[
     "verbosity",
 ];
 
-type Check = Result<(), String>;
+pub(super) type Check = Result<(), String>;
 
 /// The first thing that is wrong with a request body.
 pub(crate) fn request(body: &Value) -> Check {
@@ -72,11 +72,11 @@ pub(crate) fn request(body: &Value) -> Check {
     messages(body.get("messages").and_then(Value::as_array).ok_or("'messages' is no array")?)
 }
 
-fn ensure(fits: bool, why: impl FnOnce() -> String) -> Check {
+pub(super) fn ensure(fits: bool, why: impl FnOnce() -> String) -> Check {
     if fits { Ok(()) } else { Err(why()) }
 }
 
-fn only<'a>(value: &'a Value, keys: &[&str], what: &str) -> Result<&'a Map<String, Value>, String> {
+pub(super) fn only<'a>(value: &'a Value, keys: &[&str], what: &str) -> Result<&'a Map<String, Value>, String> {
     let map = value.as_object().ok_or_else(|| format!("{what} is no object"))?;
     match map.keys().find(|key| !keys.contains(&key.as_str())) {
         Some(key) => Err(format!("Unknown parameter: '{what}.{key}'")),
@@ -84,7 +84,7 @@ fn only<'a>(value: &'a Value, keys: &[&str], what: &str) -> Result<&'a Map<Strin
     }
 }
 
-fn is_name(name: &str) -> bool {
+pub(super) fn is_name(name: &str) -> bool {
     (1..=64).contains(&name.len()) && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-')
 }
 

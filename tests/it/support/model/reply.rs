@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::Request;
+use super::{Protocol, Request};
 
 /// One scripted answer: something to say, and how the saying goes.
 #[derive(Clone, Debug)]
@@ -38,10 +38,32 @@ pub(super) enum What {
         body: String,
         headers: Vec<(String, String)>,
     },
+    /// The blocks of a message, in their order; spoken in the Messages protocol alone.
+    Content(Vec<Value>),
     /// Ready-made events of a stream, or the body where none was asked for.
     Events(Vec<Value>),
+    /// An answer byte by byte.
+    Raw {
+        code: u16,
+        headers: Vec<(String, String)>,
+        pieces: Vec<Vec<u8>>,
+        ending: Ending,
+    },
     Html,
     Hangup,
+}
+
+/// How an answer ends, when all its pieces are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// As an answer should.
+    Close,
+    /// The connection breaks.
+    Reset,
+    /// Nothing comes any more, and the connection stays.
+    Hang,
+    /// Only this comes any more, twenty times a second.
+    Repeat(&'static str),
 }
 
 impl Reply {
@@ -81,6 +103,16 @@ impl Reply {
     pub(crate) fn raw_call(name: &str, arguments: &str) -> Self {
         let calls = vec![(name.to_owned(), arguments.to_owned())];
         Self::new(What::Say { text: String::new(), calls })
+    }
+
+    /// The blocks of a message, as the Messages protocol has them: `{"type": "thinking", …}`.
+    pub(crate) fn content(blocks: Vec<Value>) -> Self {
+        Self::new(What::Content(blocks))
+    }
+
+    /// An answer byte by byte.
+    pub(crate) fn raw(code: u16, headers: Vec<(String, String)>, pieces: Vec<Vec<u8>>, ending: Ending) -> Self {
+        Self::new(What::Raw { code, headers, pieces, ending })
     }
 
     /// A status with a body and headers, such as `("retry-after", "2")`.
@@ -192,28 +224,36 @@ impl Reply {
         self
     }
 
-    fn reason(&self) -> String {
+    pub(super) fn reason(&self) -> String {
         match (&self.finish, &self.what) {
             (Some(reason), _) => reason.clone(),
             (None, What::Say { calls, .. }) if !calls.is_empty() => "tool_calls".into(),
+            (None, What::Content(blocks)) if blocks.iter().any(|block| block["type"] == "tool_use") => {
+                "tool_calls".into()
+            }
             _ => "stop".into(),
         }
     }
 
-    fn usage_json(&self, request: &Request) -> Value {
-        let (read, written, cached) = self.usage.unwrap_or_else(|| match &self.what {
+    /// Tokens read, written, and of the read ones cached.
+    pub(super) fn tokens(&self, request: &Request) -> (u64, u64, u64) {
+        self.usage.unwrap_or_else(|| match &self.what {
             What::Say { text, calls } => {
                 let length = text.len() + calls.iter().map(|(name, args)| name.len() + args.len()).sum::<usize>();
                 (request.tokens, length as u64 / 4 + 1, 0)
             }
             _ => (request.tokens, 1, 0),
-        });
+        })
+    }
+
+    fn usage_json(&self, request: &Request) -> Value {
+        let (read, written, cached) = self.tokens(request);
         json!({ "prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written,
                 "prompt_tokens_details": { "cached_tokens": cached } })
     }
 
     /// The calls with the ids the server gives them, cut where the script says so.
-    fn numbered(&self, request: &Request) -> Vec<(String, String, String)> {
+    pub(super) fn numbered(&self, request: &Request) -> Vec<(String, String, String)> {
         let What::Say { calls, .. } = &self.what else { return Vec::new() };
         let last = calls.len().saturating_sub(1);
         let numbered = calls.iter().enumerate().map(|(i, (name, arguments))| {
@@ -229,6 +269,9 @@ impl Reply {
 
     /// The events of a stream, `[DONE]` excluded.
     pub(super) fn stream(&self, request: &Request) -> Vec<Value> {
+        if request.protocol == Protocol::Messages {
+            return self.message_events(request);
+        }
         let text = match &self.what {
             What::Say { text, .. } => text,
             What::Events(events) => return events.clone(),
@@ -242,21 +285,12 @@ impl Reply {
             chunk(json!([{ "index": 0, "delta": delta, "logprobs": null, "finish_reason": finish }]))
         };
         let mut events = vec![delta(json!({ "role": "assistant", "content": "", "refusal": null }), Value::Null)];
-        // Words with the space before them, as tokens are.
-        let mut rest = text.as_str();
-        while let Some(c) = rest.chars().next() {
-            let skip = c.len_utf8();
-            let end = rest[skip..].find(char::is_whitespace).map_or(rest.len(), |at| skip + at);
-            events.push(delta(json!({ "content": &rest[..end] }), Value::Null));
-            rest = &rest[end..];
-        }
+        events.extend(words(text).into_iter().map(|word| delta(json!({ "content": word }), Value::Null)));
         for (i, (id, name, arguments)) in self.numbered(request).iter().enumerate() {
             let head =
                 json!({ "index": i, "id": id, "type": "function", "function": { "name": name, "arguments": "" } });
             events.push(delta(json!({ "tool_calls": [head] }), Value::Null));
-            let letters: Vec<char> = arguments.chars().collect();
-            for piece in letters.chunks(9) {
-                let piece: String = piece.iter().collect();
+            for piece in pieces(arguments) {
                 let piece = json!({ "index": i, "function": { "arguments": piece } });
                 events.push(delta(json!({ "tool_calls": [piece] }), Value::Null));
             }
@@ -272,6 +306,9 @@ impl Reply {
 
     /// The body where no stream was asked for.
     pub(super) fn whole(&self, request: &Request) -> Value {
+        if request.protocol == Protocol::Messages {
+            return self.whole_message(request);
+        }
         let text = match &self.what {
             What::Say { text, .. } => text,
             What::Events(events) => return events.first().cloned().unwrap_or_default(),
@@ -292,4 +329,22 @@ impl Reply {
                 "model": request.model(), "usage": self.usage_json(request), "choices": [
                     { "index": 0, "message": message, "logprobs": null, "finish_reason": self.reason() }] })
     }
+}
+
+/// Words with the space before them, as tokens are.
+pub(super) fn words(text: &str) -> Vec<&str> {
+    let (mut words, mut rest) = (Vec::new(), text);
+    while let Some(c) = rest.chars().next() {
+        let skip = c.len_utf8();
+        let end = rest[skip..].find(char::is_whitespace).map_or(rest.len(), |at| skip + at);
+        words.push(&rest[..end]);
+        rest = &rest[end..];
+    }
+    words
+}
+
+/// Pieces of nine letters, as arguments come in.
+pub(super) fn pieces(text: &str) -> Vec<String> {
+    let letters: Vec<char> = text.chars().collect();
+    letters.chunks(9).map(|piece| piece.iter().collect()).collect()
 }

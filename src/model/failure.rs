@@ -26,20 +26,29 @@ const TOO_LONG: &[&str] = &[
     "context length exceeded",
     "context window",
     "prompt is too long",
+    "exceed context limit", // Anthropic's, for question and longest answer together
+    "request_too_large",
     "request too large", // OpenAI's 429 for a single request above the tokens a minute: waiting never helps
 ];
 
 /// Marks of a filter that refused the request.
-const FILTERED: &[&str] = &["content_filter", "content_policy_violation", "content management policy"];
+const FILTERED: &[&str] =
+    &["content_filter", "content_policy_violation", "content management policy", "content filtering policy"];
 
 /// Marks of an account that is used up.
-const SPENT: &[&str] = &["insufficient_quota", "billing_hard_limit_reached"];
+const SPENT: &[&str] = &[
+    "insufficient_quota",
+    "billing_hard_limit_reached",
+    "billing_error",
+    "spend_limit_reached",
+    "credit balance is too low",
+];
 
 /// Makes errors out of what servers and connections say, and keeps the key out of them.
 #[derive(Clone)]
 pub(super) struct Teller {
-    /// The `authorization` header of this attempt; its `Debug` shows nothing.
-    pub(super) authorization: Option<HeaderValue>,
+    /// The header of this attempt that carries the key; its `Debug` shows nothing.
+    pub(super) key: Option<HeaderValue>,
 }
 
 impl Teller {
@@ -86,7 +95,7 @@ impl Teller {
     /// again.
     fn clean(&self, words: &str) -> String {
         let words: String = words.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-        let key = self.authorization.as_ref().and_then(|header| header.to_str().ok()).unwrap_or_default();
+        let key = self.key.as_ref().and_then(|header| header.to_str().ok()).unwrap_or_default();
         let key = key.strip_prefix("Bearer ").unwrap_or(key);
         if key.len() < SHORTEST_SECRET { words } else { words.replace(key, "***") }
     }
@@ -144,7 +153,8 @@ impl Said {
             .iter()
             .find_map(|key| value.get(key).filter(|found| !found.is_null()))
             .map(|found| found.as_str().map_or_else(|| found.to_string(), str::to_owned));
-        let words = ["code", "type"].iter().filter_map(|key| value.get(key).and_then(Value::as_str));
+        let words = ["/code", "/type", "/details/error_code"];
+        let words = words.iter().filter_map(|key| value.pointer(key).and_then(Value::as_str));
         let status = ["code", "status"].iter().find_map(|key| {
             let found = value.get(key)?;
             let number = found.as_u64().or_else(|| found.as_str()?.parse().ok())?;
@@ -172,14 +182,14 @@ fn classify(status: Option<u16>, said: &Said) -> ErrorClass {
         Some(413) => ErrorClass::ContextTooLong,
         Some(400 | 422 | 429 | 500) | None if says(TOO_LONG) => ErrorClass::ContextTooLong,
         Some(400 | 422) | None if says(FILTERED) => ErrorClass::Content,
-        Some(429) | None if says(SPENT) => ErrorClass::Quota,
+        Some(400 | 429) | None if says(SPENT) => ErrorClass::Quota,
         Some(429 | 503 | 529) => ErrorClass::Overload,
         Some(408 | 409 | 425) => ErrorClass::Network,
         Some(400..=499) => ErrorClass::BadRequest,
         // An error in the middle of a stream has no status of its own.
         None if says(&["rate_limit", "rate limit", "overloaded"]) => ErrorClass::Overload,
-        None if says(&["authentication_error", "invalid_api_key"]) => ErrorClass::Auth,
-        None if says(&["invalid_request_error"]) => ErrorClass::BadRequest,
+        None if says(&["authentication_error", "permission_error", "invalid_api_key"]) => ErrorClass::Auth,
+        None if says(&["invalid_request_error", "not_found_error"]) => ErrorClass::BadRequest,
         _ => ErrorClass::Network,
     }
 }
@@ -209,7 +219,7 @@ mod tests {
     use super::*;
 
     fn teller() -> Teller {
-        Teller { authorization: Some(HeaderValue::from_static("Bearer sk-secret-1")) }
+        Teller { key: Some(HeaderValue::from_static("Bearer sk-secret-1")) }
     }
 
     #[test]
@@ -234,9 +244,30 @@ mod tests {
             (429, r#"{"error":{"message":"Request too large for m on tokens per min"}}"#, ContextTooLong),
             (500, r#"{"error":{"message":"the request exceeds the available context size"}}"#, ContextTooLong),
             (413, "", ContextTooLong),
+            (
+                400,
+                r#"{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 9 tokens"}}"#,
+                ContextTooLong,
+            ),
+            (
+                400,
+                r#"{"error":{"message":"input length and `max_tokens` exceed context limit: 188240 + 21333 > 200000"}}"#,
+                ContextTooLong,
+            ),
+            (400, r#"{"error":{"message":"Output blocked by content filtering policy"}}"#, Content),
+            (
+                400,
+                r#"{"error":{"type":"invalid_request_error","message":"Your credit balance is too low to go on"}}"#,
+                Quota,
+            ),
             (400, r#"{"error":{"code":"content_filter","message":"x"}}"#, Content),
             (400, r#"{"error":{"code":"content_policy_violation","message":"x"}}"#, Content),
             (402, "", Quota),
+            (
+                429,
+                r#"{"error":{"type":"rate_limit_error","details":{"error_code":"contract_spend_limit_reached"}}}"#,
+                Quota,
+            ),
             (429, r#"{"error":{"code":"insufficient_quota","message":"x"}}"#, Quota),
             (429, r#"{"error":{"code":"rate_limit_exceeded","message":"x"}}"#, Overload),
             (429, r#"[{"error":{"code":429,"message":"RESOURCE_EXHAUSTED"}}]"#, Overload),
@@ -264,6 +295,15 @@ mod tests {
             (r#"{"code":"503","message":"x"}"#, Overload),
             (r#"{"message":"overloaded"}"#, Overload),
             (r#"{"type":"authentication_error"}"#, Auth),
+            (r#"{"type":"permission_error","message":"x"}"#, Auth),
+            (r#"{"type":"billing_error","message":"x"}"#, Quota),
+            (r#"{"type":"rate_limit_error","message":"x"}"#, Overload),
+            (r#"{"type":"overloaded_error","message":"Overloaded"}"#, Overload),
+            (r#"{"type":"request_too_large","message":"x"}"#, ContextTooLong),
+            (r#"{"type":"invalid_request_error","message":"prompt is too long"}"#, ContextTooLong),
+            (r#"{"type":"not_found_error","message":"model: x"}"#, BadRequest),
+            (r#"{"type":"api_error","message":"Internal server error"}"#, Network),
+            (r#"{"type":"timeout_error","message":"x"}"#, Network),
             (r#"{"code":"insufficient_quota"}"#, Quota),
             (r#"{"code":"content_filter"}"#, Content),
             (r#"{"type":"invalid_request_error","message":"x"}"#, BadRequest),
@@ -282,7 +322,7 @@ mod tests {
         assert_eq!(error.message, "HTTP 401: Incorrect API key:  *** !");
         let error = teller().refused(status, &HeaderMap::new(), "sk-secret-1".repeat(900).as_bytes());
         assert!(!error.message.contains("secret") && error.message.chars().count() <= 500, "{error}");
-        let dummy = Teller { authorization: Some(HeaderValue::from_static("Bearer x")) };
+        let dummy = Teller { key: Some(HeaderValue::from_static("Bearer x")) };
         assert_eq!(dummy.network("max tokens").message, "max tokens");
     }
 
