@@ -5,6 +5,7 @@ mod cli_output;
 mod console;
 mod crash;
 mod doctor;
+mod faults;
 mod life;
 mod notices;
 mod pairing;
