@@ -6,7 +6,8 @@
 Speaks chat completions, completions and responses as OpenAI does, and messages as Anthropic does. So small a model
 seldom thinks of a tool by itself. On /v1/chat/completions a front proxy therefore begins a call where tools are offered
 and the user's words match --call-when; the model goes on with it, bound by a grammar to the tool's schema and to the
-values of --offer. Everywhere else it has to answer in words. The log has what came, before any of that.
+values of --offer. Everywhere else it has to answer in words; on /v1/messages it is not shown the tools at all. The log
+has what came, before any of that.
 
 Faults (POST /__ctl), each for the next POST to /v1/*, in the order given:
     {"status":429,"count":2,"headers":{"retry-after":"1"},"body":{...}}     answer so, instead of asking the model
@@ -77,11 +78,13 @@ def words_of(message):
     return content
 
 
-def steer(j):
+def steer(path, j):
     """Makes the model call a tool where the user's words ask for one, and answer in words everywhere else."""
     messages = j.get("messages") if isinstance(j, dict) else None
     if A.backend or not messages or not j.get("tools"):
         return j
+    if path.endswith("/messages"):
+        return {key: value for key, value in j.items() if key not in ("tools", "tool_choice")}
     j = dict(j, tools=[offered(tool) for tool in j["tools"]])
     last = messages[-1]
     words = words_of(last).lower()
@@ -139,7 +142,7 @@ async def proxy(req):
             status=f["status"],
             headers=f.get("headers", {}),
         )
-    body = json.dumps(steer(j)).encode() if isinstance(j, dict) else raw
+    body = json.dumps(steer(req.path, j)).encode() if isinstance(j, dict) else raw
     async with req.app["s"].request(
         req.method,
         req.app["be"] + req.path_qs,

@@ -97,6 +97,24 @@ class Counterpart(Child):
             return json.load(answer)
 
 
+class Aimock(Child):
+    """A scripted model of others, which speaks Messages with reasoning and calls; from the package index of node."""
+
+    def __init__(self, program, out, fixtures):
+        script = out / "fixtures.json"
+        script.write_text(json.dumps({"fixtures": fixtures}), "utf8")
+        super().__init__([program, "--port", "0", "--fixtures", str(script), "--strict"], out / "aimock.log")
+
+    def wait_until_up(self):
+        def look():
+            found = re.search(r"listening on (http://127\.0\.0\.1:\d+)", self.log.read_text("utf8", "replace"))
+            if not found and not self.is_alive():
+                raise Stuck(f"aimock ended before it was up:\n{self.tail()}")
+            return found
+
+        self.url = wait_for("aimock is up", look, 60)[1]
+
+
 class Telegram(Counterpart):
     def __init__(self, out):
         super().__init__("tg_fake", "--token", TOKEN, out=out)
@@ -124,10 +142,17 @@ class Telegram(Counterpart):
 
 
 class Model(Counterpart):
-    def __init__(self, out, offers):
-        """`offers` are values for arguments of its calls; so small a model rarely finds a path by itself."""
+    def __init__(self, out, offers, backend=None):
+        """`offers` are values for arguments of its calls; so small a model rarely finds a path by itself. With a
+        `backend` that one answers, and the model only writes down what is asked."""
         args = [f"--offer={name}={','.join(values)}" for name, values in offers.items()]
-        super().__init__("llm_real", *args, out=out)
+        super().__init__("llm_real", *args, *(["--backend", backend] if backend else []), out=out)
+
+    def faulty_requests(self):
+        """What the vendors' own types say against the requests so far: whether all is well, and the words."""
+        argv = [sys.executable, HERE / "llm_wire_check.py", self.wire]
+        checked = subprocess.run(argv, check=False, capture_output=True, text=True)
+        return checked.returncode == 0, checked.stdout + checked.stderr
 
     def fault(self, **what):
         self.ask("/__ctl", what)

@@ -10,14 +10,14 @@ import itertools
 import pathlib
 import shutil
 import signal
-import subprocess
 import sys
 import textwrap
 import time
 import traceback
 
+import messages_talk
 import setup_talk
-from stage import EVE, HERE, KEY, TOKEN, Midwatch, Model, Stuck, Telegram, wait_for
+from stage import EVE, KEY, TOKEN, Midwatch, Model, Stuck, Telegram, wait_for
 
 MAIN_TOML = """\
 [model]
@@ -313,15 +313,9 @@ class Talk:
         ]
         self.check("no request to Telegram was refused", not refused and len(deaf) <= 2, refused or deaf)
         self.check("all faults were played", not self.telegram.faults_left() and not self.model.ask("/__ctl")["faults"])
-        wire = subprocess.run(
-            [sys.executable, HERE / "llm_wire_check.py", self.model.wire], check=False, capture_output=True, text=True
-        )
-        last = (wire.stdout.splitlines() or [wire.stderr.strip()])[-1]
-        self.check(
-            f"every request to the model is well-formed by the vendor's types ({last})",
-            wire.returncode == 0,
-            wire.stdout + wire.stderr,
-        )
+        well, told = self.model.faulty_requests()
+        last = (told.splitlines() or [""])[-1]
+        self.check(f"every request to the model is well-formed by the vendor's types ({last})", well, told)
         for path in [self.midwatch.out / "daemon.log", *(self.midwatch.home / "state").rglob("*.log")]:
             log = path.read_text("utf8", "replace")
             self.check(f"no secret in {path.name}", TOKEN.split(":")[1] not in log and KEY not in log)
@@ -330,6 +324,7 @@ class Talk:
 def main():
     args = argparse.ArgumentParser(description=__doc__)
     args.add_argument("--midwatch", required=True, help="the binary")
+    args.add_argument("--aimock", help="a scripted model that speaks Messages; without it that talk is left out")
     args.add_argument("--out", required=True, type=pathlib.Path, help="where logs and wires are kept")
     args = args.parse_args()
     # Asked to end, it ends its children first.
@@ -338,6 +333,7 @@ def main():
     shutil.rmtree(args.out, ignore_errors=True)
     args.out.mkdir(parents=True)
     new = setup_talk.play(args.midwatch, args.out / "setup")
+    other = messages_talk.play(args.midwatch, args.out / "messages", args.aimock)
     print("\n-- the long talk")
     midwatch = Midwatch(args.midwatch, args.out)
     counterparts = []
@@ -364,7 +360,7 @@ def main():
         for counterpart in counterparts:
             counterpart.end(patience=5)
     passed, failed = (talk.passed, talk.failed + broken) if talk else (0, 1)
-    passed, failed = passed + new[0], failed + new[1]
+    passed, failed = passed + new[0] + other[0], failed + new[1] + other[1]
     if failed:
         if midwatch.daemon:
             print(f"\n-- the end of the daemon's log ({midwatch.daemon.log})\n{midwatch.daemon.tail()}")
