@@ -6,6 +6,7 @@ mod console;
 mod crash;
 mod doctor;
 mod faults;
+mod figures;
 mod life;
 mod notices;
 mod pairing;

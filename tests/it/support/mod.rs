@@ -16,6 +16,7 @@
     reason = "a harness offers more than today's tests use, and a broken harness may only panic"
 )]
 
+pub(crate) mod commits;
 pub(crate) mod daemon;
 pub(crate) mod home;
 pub(crate) mod model;
