@@ -32,7 +32,7 @@ pub use load::{ANTHROPIC_URL, check_secrets, example, load, read_all, telegram_e
 pub use secret::{Secret, SecretError, SecretValue};
 pub use tables::{
     Console, Delivery, Kind, Limits, Listen, Mention, Model, Operator, Policy, Price, Provider, Retention, Supervisor,
-    Threads,
+    Threads, keeps_secrets,
 };
 
 /// A whole configuration: one snapshot, which a reload replaces in one step.

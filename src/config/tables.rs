@@ -349,7 +349,8 @@ fn private_url(text: &str) -> Result<(), String> {
 }
 
 /// Whether what is sent to this URL is encrypted or stays on this machine.
-pub(super) fn keeps_secrets(text: &str) -> bool {
+#[must_use]
+pub fn keeps_secrets(text: &str) -> bool {
     let Ok(url) = Url::parse(text) else { return false };
     // `host_str` writes an IPv6 address in brackets; numbers in odd notations are already in their usual form.
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);

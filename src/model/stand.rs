@@ -15,7 +15,7 @@ use tokio::time::sleep;
 use super::failure::Teller;
 use super::sse::{self, Limits};
 use super::wire::{ApiKey, KeySource, Making, Settings, read_stream};
-use super::{Attempt, ModelError, Request, ToolSchema};
+use super::{Attempt, ModelClient, ModelError, Request, ToolSchema};
 use crate::domain::{Block, CallId, Message, Origin, Role, TurnId};
 
 pub(super) const KEY: &str = "sk-test-0123456789";
@@ -102,6 +102,16 @@ pub(super) fn summary(outcome: &Result<Attempt, ModelError>) -> String {
         Ok(attempt) => format!("{:?} `{}` calls {}", attempt.finish, attempt.text(), attempt.calls().count()),
         Err(error) => error.to_string(),
     }
+}
+
+/// Asks twice, for `good` each time: with a key, listening to its words, and without one.
+pub(super) async fn ask_both_ways(with_key: &impl ModelClient, without: &impl ModelClient, good: &Attempt) {
+    let heard = Mutex::new(String::new());
+    let attempt = with_key.attempt(&request(), &|piece| heard.lock().unwrap().push_str(piece)).await.unwrap();
+    assert_eq!(attempt, *good);
+    assert_eq!(*heard.lock().unwrap(), attempt.text(), "words are heard, thoughts are not");
+    assert_eq!(with_key.name(), "m");
+    without.attempt(&request(), &|_| {}).await.unwrap();
 }
 
 /// An answer of this status, content type (none where it is empty) and body.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::reports::{ANN, kept};
+use crate::reports::{ANN, is_asked_again, kept};
 use crate::support::daemon::{Daemon, cli, cli_with_input};
 use crate::support::home::Home;
 use crate::support::model::{End, KEY, Model, NAME, Protocol, Reply, Request};
@@ -267,11 +267,7 @@ async fn what_is_no_whole_answer_is_asked_again_and_never_shown() {
         ("a page", Reply::html200()),
         ("an error in the stream", Reply::events(vec![json!({ "type": "error", "error": { "type": "api_error" } })])),
     ] {
-        let before = model.requests().len();
-        model.queue(reply);
-        telegram.says(ANN, ANN, name);
-        assert_eq!(telegram.next_sent(ANN).await.text, format!("echo: {name}"));
-        assert_eq!(model.requests().len(), before + 2, "{name}: {}", model.told());
+        is_asked_again(&telegram, &model, name, reply).await;
     }
     kept(&home, &telegram, &model).await;
     assert_eq!(home.count("select count(*) from messages where blocks like '%half%' or blocks like '%tool_%'"), 0);

@@ -67,6 +67,17 @@ class Child:
             self.process.wait()
             return None
 
+    def printed_url(self, name, words):
+        """Waits until the program prints where it is up, after `words`."""
+
+        def look():
+            found = re.search(rf"\b{words} (http://127\.0\.0\.1:\d+)", self.log.read_text("utf8", "replace"))
+            if not found and not self.is_alive():
+                raise Stuck(f"{name} ended before it was up:\n{self.tail()}")
+            return found
+
+        return wait_for(f"{name} is up", look, 60)[1]
+
     def tail(self, lines=40):
         return "\n".join(self.log.read_text("utf8", "replace").splitlines()[-lines:])
 
@@ -82,13 +93,7 @@ class Counterpart(Child):
         )
 
     def wait_until_up(self):
-        def look():
-            found = re.search(r" up on (http://127\.0\.0\.1:\d+)", self.log.read_text("utf8", "replace"))
-            if not found and not self.is_alive():
-                raise Stuck(f"{self.name} ended before it was up:\n{self.tail()}")
-            return found
-
-        self.url = wait_for(f"{self.name} is up", look, 60)[1]
+        self.url = self.printed_url(self.name, "up on")
 
     def ask(self, path, body=None, method=None):
         data = None if body is None else json.dumps(body).encode()
@@ -106,13 +111,7 @@ class Aimock(Child):
         super().__init__([program, "--port", "0", "--fixtures", str(script), "--strict"], out / "aimock.log")
 
     def wait_until_up(self):
-        def look():
-            found = re.search(r"listening on (http://127\.0\.0\.1:\d+)", self.log.read_text("utf8", "replace"))
-            if not found and not self.is_alive():
-                raise Stuck(f"aimock ended before it was up:\n{self.tail()}")
-            return found
-
-        self.url = wait_for("aimock is up", look, 60)[1]
+        self.url = self.printed_url("aimock", "listening on")
 
 
 class Telegram(Counterpart):

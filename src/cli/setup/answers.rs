@@ -228,10 +228,8 @@ pub(super) async fn ask_model(
     let model = match flag(&flags.model) {
         Some(model) => model,
         None => {
-            let names = match flags.no_verify {
-                true => Vec::new(),
-                false => known_names(home, provider, &base_url, key.as_ref()).await,
-            };
+            let names =
+                if flags.no_verify { Vec::new() } else { known_names(home, provider, &base_url, key.as_ref()).await };
             let only = Some(&names).filter(|names| names.len() == 1).and_then(|names| names.first());
             let example = about.model.filter(|_| names.is_empty());
             let default = was.and_then(|was| was.model.as_deref()).or(only.map(String::as_str)).or(example);

@@ -1,6 +1,6 @@
 //! What comes back over a real connection, and what we make of it.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -14,8 +14,8 @@ use tokio::time::{sleep, timeout};
 
 use super::*;
 use crate::model::stand::{
-    KEY, Key, STALL, Server, answering, broken_owl, every, fold, is_the_same_in_pieces, key, read, request, settings,
-    summary,
+    KEY, Key, STALL, Server, answering, ask_both_ways, broken_owl, every, fold, is_the_same_in_pieces, key, read,
+    request, settings, summary,
 };
 use crate::model::wire::is_loopback;
 use crate::model::{ErrorClass, Finish, ProposedCall, Usage};
@@ -194,13 +194,8 @@ async fn what_comes_back_and_what_we_make_of_it() {
 #[tokio::test]
 async fn a_request_goes_out_as_it_should() {
     let server = Server::start(|| ([(CONTENT_TYPE, "text/event-stream")], good().0)).await;
-    let heard = Mutex::new(String::new());
     let asking = client(&server, key());
-    let attempt = asking.attempt(&request(), &|piece| heard.lock().unwrap().push_str(piece)).await.unwrap();
-    assert_eq!(attempt, good().1);
-    assert_eq!(*heard.lock().unwrap(), attempt.text());
-    assert_eq!(asking.name(), "m");
-    client(&server, None).attempt(&request(), &|_| {}).await.unwrap();
+    ask_both_ways(&asking, &client(&server, None), &good().1).await;
 
     let seen = server.seen.lock().unwrap();
     let (path, headers, body) = &seen[0];

@@ -20,7 +20,7 @@ mod p8;
 mod p9;
 
 use crate::support::home::Home;
-use crate::support::model::Model;
+use crate::support::model::{Model, Reply};
 use crate::support::oracle;
 use crate::support::telegram::Telegram;
 
@@ -47,6 +47,16 @@ pub(crate) async fn stage() -> (Telegram, Model, Home) {
 pub(crate) async fn kept(home: &Home, telegram: &Telegram, model: &Model) {
     oracle::at_rest(home).await;
     oracle::assert_promises(home, telegram, model);
+}
+
+/// Lets the model answer Ann's `words` with `reply`, which is no whole answer: it is asked a second time, and only the
+/// second answer is shown.
+pub(crate) async fn is_asked_again(telegram: &Telegram, model: &Model, words: &str, reply: Reply) {
+    let before = model.requests().len();
+    model.queue(reply);
+    telegram.says(ANN, ANN, words);
+    assert_eq!(telegram.next_sent(ANN).await.text, format!("echo: {words}"));
+    assert_eq!(model.requests().len(), before + 2, "{words}: {}", model.told());
 }
 
 /// The texts of the bot in a chat.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::{ANN, kept, stage, texts};
+use super::{ANN, is_asked_again, kept, stage, texts};
 use crate::support::daemon::Daemon;
 use crate::support::model::{End, Reply};
 
@@ -50,11 +50,7 @@ async fn b114_b124_what_is_no_whole_answer_is_asked_again_and_never_shown() {
     ];
     let all = cases.len();
     for (name, reply) in cases {
-        let before = model.requests().len();
-        model.queue(reply);
-        telegram.says(ANN, ANN, name);
-        assert_eq!(telegram.next_sent(ANN).await.text, format!("echo: {name}"));
-        assert_eq!(model.requests().len(), before + 2, "{name}: {}", model.told());
+        is_asked_again(&telegram, &model, name, reply).await;
     }
     kept(&home, &telegram, &model).await;
     assert_eq!(telegram.sent(ANN).len(), all);
